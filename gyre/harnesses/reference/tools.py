@@ -1,4 +1,4 @@
-"""What the agent can do in its workspace. A mistake of the model comes back to it as an error text, never as a crash."""
+"""What the agent can do in its workspace. A model's mistake comes back to it as an error text, never as a crash."""
 
 import os
 

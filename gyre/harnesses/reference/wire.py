@@ -1,4 +1,4 @@
-"""HTTP/1.1 requests over one kept-alive connection: just enough for a model server, at a third of http.client's cost."""
+"""HTTP/1.1 requests over one kept-alive connection: enough for a model server, at a third of http.client's cost."""
 
 import socket
 
