@@ -1,7 +1,8 @@
 """Word tasks on disk, graded by shell builtins alone: a demo grades some two thousand workspaces.
 
-A target file earns 100 points when it is as wanted, 50 when it changed and holds a line that comes near, 30 when it only
-changed. The reward is the targets' mean less 10 for each stray file and each changed source, in hundredths, not below 0.
+A target file earns 100 points when it is as wanted, 50 when it changed and holds a line that comes near, 30 when it
+only changed. The reward is the targets' mean less 10 for each stray file and each changed source, in hundredths and
+never below 0.
 """
 
 import itertools

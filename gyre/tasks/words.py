@@ -14,11 +14,13 @@ Split = Literal["train", "heldout"]
 Family = Literal["write", "append", "pair", "copy", "line"]
 
 WORDS = tuple(
-    "ant ape ash bat bay bee bell bird boat bone book bow bug bus cake cat clay coat cow cup deer dog dove duck ear egg elk "
-    "fan fig fish fox frog goat gold hat hen ice ink jar key kite lamp leaf lion map moon mud nut oak owl pan pear "
-    "pig rain rice ring rope rose salt seal".split()
+    """
+    ant ape ash bat bay bee bell bird boat bone book bow bug bus cake cat clay coat cow cup deer dog dove duck
+    ear egg elk fan fig fish fox frog goat gold hat hen ice ink jar key kite lamp leaf lion map moon mud nut oak
+    owl pan pear pig rain rice ring rope rose salt seal
+    """.split()
 )
-STEMS = tuple("box list log memo note page plan text".split())
+STEMS = ("box", "list", "log", "memo", "note", "page", "plan", "text")
 CYCLE: tuple[Family, ...] = ("write", "append", "pair", "copy", "write", "append", "pair", "line")
 HELD_OUT_SHARE = 5  # one instruction in five
 
