@@ -1,0 +1,64 @@
+"""The frozen, closed base of every model, and packed arrays.
+
+Token ids and log-probabilities travel as little-endian int32 / float32 bytes (base64 in JSON), never as JSON
+numbers: a log-probability must come back bit for bit, and a thousand ids must not cost a thousand parses.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+"""A name that may stand as one token of a subject, a folder name and a URL segment."""
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of a content, lower-case hex."""
+
+Int32s = bytes
+"""Packed little-endian int32 values: see `pack_ints` and `ints`."""
+
+Float32s = bytes
+"""Packed little-endian float32 values: see `pack_floats` and `floats`."""
+
+
+class Model(BaseModel):
+    """Frozen and closed: an unknown field is an error, not a silent loss."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+
+
+def pack_ints(values: Iterable[int]) -> Int32s:
+    """Pack whole numbers as int32; `OverflowError` beyond 32 bits."""
+    return _little(array("i", values))
+
+
+def pack_floats(values: Iterable[float]) -> Float32s:
+    """Pack numbers as float32 (rounded to the nearest)."""
+    return _little(array("f", values))
+
+
+def ints(packed: Int32s) -> list[int]:
+    """Unpack int32 values; `ValueError` if the length is not a multiple of four bytes."""
+    return _native("i", packed).tolist()
+
+
+def floats(packed: Float32s) -> list[float]:
+    """Unpack float32 values; `ValueError` if the length is not a multiple of four bytes."""
+    return _native("f", packed).tolist()
+
+
+def _little(values: "array[int] | array[float]") -> bytes:
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()
+
+
+def _native(kind: str, packed: bytes) -> "array[int] | array[float]":
+    values = array(kind)
+    values.frombytes(packed)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values

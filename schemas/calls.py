@@ -1,0 +1,151 @@
+"""Events about model calls: request records (stream CALL) and what the proxy does to carry them."""
+
+from typing import Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from schemas.base import Digest, Float32s, Int32s, Model, Token
+
+Finish = Literal["stop", "length", "abort", "error"]
+
+
+class SamplingRecord(Model):
+    """What the engine was told: what is recorded is what was sampled (design §7)."""
+
+    temperature: NonNegativeFloat
+    top_p: float
+    top_k: NonNegativeInt
+    """0: no limit."""
+    max_tokens: PositiveInt
+    seed: int | None
+
+
+class VersionSpan(Model):
+    """A run of output tokens sampled under one policy version."""
+
+    version: NonNegativeInt
+    tokens: PositiveInt
+
+
+class ModelCallRecorded(Model):
+    """One request record, a node of the execution's tree. Said once by `proxy`, in stream CALL.
+
+    The exact input of the engine is the parent's path cut to `prefix_tokens`, followed by `input_ids`.
+    """
+
+    type: Literal["ModelCallRecorded"] = "ModelCallRecorded"
+    v: Literal[1] = 1
+    execution: Token
+    call: Token
+    index: NonNegativeInt
+    """Place of the call in its execution, from 0, in order of arrival."""
+    thread: str
+    """Hint of the conversation the call belongs to ("" when the client sends none)."""
+    kind: Literal["turn", "compaction", "auxiliary"]
+    parent: Token | None
+    """The call whose path this one extends; None for a root."""
+    prefix_tokens: NonNegativeInt
+    """Tokens of the parent's path (its input and output) that this call's context begins with."""
+    prefix_messages: NonNegativeInt
+    """Messages of the parent's history (its own answer included) that were matched."""
+    input_ids: Int32s
+    """New context tokens: conditioning only, never targets."""
+    output_ids: Int32s
+    logprobs: Float32s
+    """Behaviour log-probability of each output token, nats, of the distribution actually sampled."""
+    versions: tuple[VersionSpan, ...]
+    finish: Finish
+    sampling: SamplingRecord
+    messages: str
+    """JSON: the new incoming messages after the matched prefix, normalised."""
+    reply: str
+    """JSON: the assistant message that went out."""
+    system_digest: Digest
+    """Of the normalised system prompt and tools: the root under which histories may match."""
+    cells: tuple[int, ...]
+    """Cells that generated, in order (more than one after a move)."""
+    cached_tokens: NonNegativeInt
+    queue_seconds: NonNegativeFloat
+    engine_seconds: NonNegativeFloat
+    total_seconds: NonNegativeFloat
+    delivered: bool
+    """Whether a client received the whole answer; if not, the output is never a candidate."""
+
+
+class ModelCallRetried(Model):
+    """Said by `proxy`: an engine request was taken up again elsewhere, inside the same client exchange."""
+
+    type: Literal["ModelCallRetried"] = "ModelCallRetried"
+    v: Literal[1] = 1
+    execution: Token
+    call: Token
+    from_cell: NonNegativeInt
+    reason: str
+    kept_tokens: NonNegativeInt
+    """Partial output tokens that the continued request starts from."""
+
+
+class HistoryRejected(Model):
+    """Said by `proxy`: a request that could not be aligned or rendered; it has no record and trains nothing."""
+
+    type: Literal["HistoryRejected"] = "HistoryRejected"
+    v: Literal[1] = 1
+    execution: Token
+    call: Token
+    reason: str
+
+
+class RouteAssigned(Model):
+    """Said by `proxy`: an execution's calls go to this cell (sticky)."""
+
+    type: Literal["RouteAssigned"] = "RouteAssigned"
+    v: Literal[1] = 1
+    execution: Token
+    cell: NonNegativeInt
+
+
+class RouteMoved(Model):
+    """Said by `proxy`: an execution's route moved."""
+
+    type: Literal["RouteMoved"] = "RouteMoved"
+    v: Literal[1] = 1
+    execution: Token
+    from_cell: NonNegativeInt
+    to_cell: NonNegativeInt
+    reason: str
+
+
+class RequestCancelled(Model):
+    """Said by `proxy`: an outstanding engine request was cancelled (client gone, execution ended)."""
+
+    type: Literal["RequestCancelled"] = "RequestCancelled"
+    v: Literal[1] = 1
+    execution: Token
+    call: Token
+    cell: NonNegativeInt
+    reason: str
+
+
+class KvHandoffCompleted(Model):
+    """Said by `proxy`: cached keys and values moved with a route, acknowledged by the destination."""
+
+    type: Literal["KvHandoffCompleted"] = "KvHandoffCompleted"
+    v: Literal[1] = 1
+    execution: Token
+    from_cell: NonNegativeInt
+    to_cell: NonNegativeInt
+    tokens: NonNegativeInt
+    seconds: NonNegativeFloat
+
+
+class RecordsSealed(Model):
+    """Said by `proxy` at closure: the execution's token is dead, its records are exactly this prefix of CALL."""
+
+    type: Literal["RecordsSealed"] = "RecordsSealed"
+    v: Literal[1] = 1
+    execution: Token
+    last_sequence: NonNegativeInt
+    """Stream sequence in CALL of the execution's last record; 0 when it made no call."""
+    count: NonNegativeInt
+    digest: Digest
+    """Over the digests of the records' bodies, in order."""
