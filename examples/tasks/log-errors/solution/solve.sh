@@ -1,0 +1,4 @@
+#!/bin/sh
+set -e
+grep ' ERROR ' app.log >errors.txt
+grep -c '' errors.txt >count.txt

@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+find docs -name '*.md' -exec sed -i 's/\bcolour\b/color/g' {} +

@@ -1,0 +1,4 @@
+import util
+
+# TODO read the file name from the command line
+util.run()

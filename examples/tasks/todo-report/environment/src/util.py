@@ -1,0 +1,6 @@
+def run():
+    pass  # TODO write this
+
+
+# nothing to do here
+# TODO remove
