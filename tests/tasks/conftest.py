@@ -1,0 +1,43 @@
+"""Runs a task's own scripts as the evaluator would: a fresh workspace, the tests outside it, the reward in a file."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gyre.tasks.folder import Task
+
+Work = Callable[[Task, Path], None]
+Graded = Callable[[Task, Work], float]
+
+
+@pytest.fixture
+def graded(tmp_path: Path) -> Graded:
+    """The reward of a task after some work was done in its workspace."""
+
+    def run(task: Task, work: Work) -> float:
+        workspace, reward = tmp_path / "workspace", tmp_path / "reward.txt"
+        shutil.rmtree(workspace, ignore_errors=True)
+        reward.unlink(missing_ok=True)
+        workspace.mkdir()
+        if task.environment.is_dir():
+            shutil.copytree(task.environment, workspace, dirs_exist_ok=True)
+        work(task, workspace)
+        env = {"PATH": os.environ["PATH"], "TESTS_DIR": str(task.tests), "REWARD_FILE": str(reward)}
+        subprocess.run(["sh", str(task.tests / "test.sh")], cwd=workspace, env=env, timeout=30, check=True)
+        return float(reward.read_text())
+
+    return run
+
+
+@pytest.fixture
+def solved() -> Work:
+    """The work that the task's own solution does."""
+
+    def run(task: Task, workspace: Path) -> None:
+        subprocess.run(["sh", str(task.solution)], cwd=workspace, check=True, timeout=30, capture_output=True)
+
+    return run

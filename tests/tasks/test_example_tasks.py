@@ -1,0 +1,56 @@
+"""The tasks in examples/tasks can be solved, and are not solved by doing nothing."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gyre.tasks.folder import Task, load_tasks
+
+TASKS = load_tasks(Path(__file__).parents[2] / "examples" / "tasks")
+Work = Callable[[Task, Path], None]
+Graded = Callable[[Task, Work], float]
+
+
+def nothing(_task: Task, _workspace: Path) -> None:
+    """An agent that ends at once."""
+
+
+def emptied(_task: Task, workspace: Path) -> None:
+    """An agent that deletes everything."""
+    for folder, folders, files in os.walk(workspace, topdown=False):
+        for name in files:
+            os.unlink(os.path.join(folder, name))
+        for name in folders:
+            os.rmdir(os.path.join(folder, name))
+
+
+def half_summed(_task: Task, workspace: Path) -> None:
+    """An agent that finds one of two sums."""
+    (workspace / "total.txt").write_text("units=25\n")
+
+
+def test_there_are_at_least_24_tasks_of_three_difficulties() -> None:
+    assert len(TASKS) >= 24
+    assert {task.difficulty for task in TASKS} == {"easy", "medium", "hard"}
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_the_solution_earns_everything(task: Task, graded: Graded, solved: Work) -> None:
+    assert graded(task, solved) == 1.0
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_doing_nothing_earns_nothing(task: Task, graded: Graded) -> None:
+    assert graded(task, nothing) == 0.0
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_an_emptied_workspace_is_graded_zero_and_not_an_error(task: Task, graded: Graded) -> None:
+    assert graded(task, emptied) == 0.0
+
+
+def test_part_of_the_work_earns_part_of_the_reward(graded: Graded) -> None:
+    task = next(task for task in TASKS if task.name == "csv-sum")
+    assert graded(task, half_summed) == 0.5
