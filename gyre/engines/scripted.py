@@ -1,0 +1,166 @@
+"""An engine that says what it is told to: the public twin for tests of everything that talks to an engine."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gyre.engines.port import (
+    EngineUnavailable,
+    Finish,
+    GenerateRequest,
+    Generation,
+    Health,
+    RequestRefused,
+    check_context,
+)
+from gyre.engines.spans import add_span
+from schemas.calls import VersionSpan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What to answer: token ids, and their log-probabilities (nats; missing ones are 0: certain)."""
+
+    output_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+
+
+Script = Callable[[GenerateRequest], Line]
+Pace = Callable[[], Awaitable[None]]
+
+
+async def yield_once() -> None:
+    """The default pace: let others run between two tokens."""
+    await asyncio.sleep(0)
+
+
+def replay(lines: Iterable[Line]) -> Script:
+    """A script that gives these answers in the order of the calls; RequestRefused when none is left."""
+    remaining = iter(lines)
+
+    def script(request: GenerateRequest) -> Line:
+        line = next(remaining, None)
+        if line is None:
+            raise RequestRefused(f"request {request.request_id!r}: the script has no line left; give it more lines")
+        return line
+
+    return script
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One request being answered."""
+
+    output_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[VersionSpan] = field(default_factory=list)
+    aborted: bool = False
+
+
+class ScriptedEngine:
+    """Replays a script token by token, with an engine's manners.
+
+    A line ends at max_tokens or at its first stop token; one that runs out ends with the request's first stop token, or
+    as at max_tokens when there is none. Every token waits for `pace`, so that a test can hold a generation in flight.
+    """
+
+    def __init__(self, script: Script, *, context: int = 4096, version: int = 0, pace: Pace = yield_once) -> None:
+        self._script = script
+        self._context = context
+        self._version = version
+        self._pace = pace
+        self._flights: dict[str, _Flight] = {}
+        self._seen: dict[str, tuple[int, ...]] = {}
+        self._down: str = ""
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def running(self) -> int:
+        return len(self._flights)
+
+    @property
+    def context(self) -> int:
+        return self._context
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        self._check(request)
+        line = self._script(request)
+        cached = _common_prefix(self._seen.get(request.cache_key, ()), request.input_ids[:-1])
+        flight = self._flights[request.request_id] = _Flight()
+        try:
+            finish = await self._speak(request, line, flight)
+        finally:
+            del self._flights[request.request_id]
+        self._seen[request.cache_key] = request.input_ids + tuple(flight.output_ids)
+        return Generation(
+            tuple(flight.output_ids), tuple(flight.logprobs), tuple(flight.versions), finish, cached, 0.0, 0.0
+        )
+
+    async def abort(self, request_id: str) -> None:
+        if flight := self._flights.get(request_id):
+            flight.aborted = True
+
+    async def abort_all(self) -> None:
+        for flight in self._flights.values():
+            flight.aborted = True
+
+    async def health(self) -> Health:
+        return Health(self._version, self.running, self._context, admitting=not self._down)
+
+    async def close(self) -> None:
+        await self.abort_all()
+        self._down = "closed"
+
+    async def load(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
+        if self._down:
+            raise EngineUnavailable(f"engine is {self._down}: resume it to give it weights")
+        self._take(version)
+
+    async def release(self) -> None:
+        await self.abort_all()
+        self._down = "released"
+
+    async def resume(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
+        self._down = ""
+        self._take(version)
+
+    def _take(self, version: int) -> None:
+        self._version = version
+        self._seen.clear()
+
+    def _check(self, request: GenerateRequest) -> None:
+        if self._down:
+            raise EngineUnavailable(f"engine is {self._down}: send the request to another one")
+        if request.request_id in self._flights:
+            raise RequestRefused(f"request_id: {request.request_id!r} is in flight already; use a new id")
+        check_context(request, self._context)
+
+    async def _speak(self, request: GenerateRequest, line: Line, flight: _Flight) -> Finish:
+        stops = request.stop_token_ids
+        said = (*zip(line.output_ids, _padded(line), strict=True), *((stop, 0.0) for stop in stops[:1]))
+        for token, logprob in said[: request.sampling.max_tokens]:
+            await self._pace()
+            if flight.aborted:
+                return "abort"
+            flight.output_ids.append(token)
+            flight.logprobs.append(logprob)
+            add_span(flight.versions, self._version, 1)
+            if token in stops:
+                return "stop"
+        return "length"
+
+
+def _padded(line: Line) -> tuple[float, ...]:
+    return line.logprobs + (0.0,) * (len(line.output_ids) - len(line.logprobs))
+
+
+def _common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
