@@ -84,6 +84,8 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
     )
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    for file in out.iterdir():
+        file.chmod(0o644)  # safetensors are written for the owner alone
 
 
 def _tensors(rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
