@@ -1,0 +1,58 @@
+"""Commits to stored bytes and back, with the claim check: a body over 256 KiB lies in the blob store.
+
+A stub is `{"blob": BlobRef, "commit": id}`; the blob holds the whole commit's JSON, so that what is read back is byte
+for byte what a small commit would have been.
+"""
+
+import orjson
+from pydantic import ValidationError
+
+from bus.blobs import BlobError, Blobs
+from bus.log import Stored
+from schemas.envelope import COMMIT, Commit
+from schemas.refs import BlobRef
+
+CLAIM_CHECK_BYTES = 256 * 1024
+_STUB = b'{"blob":'
+
+
+def encode(commit: Commit, blobs: Blobs) -> bytes:
+    """The bytes to store; a large body is put into the blob store first (blocking file I/O)."""
+    body = COMMIT.dump_json(commit)
+    return body if len(body) <= CLAIM_CHECK_BYTES else stub(commit.commit, body, blobs)
+
+
+def stub(commit_id: str, body: bytes, blobs: Blobs) -> bytes:
+    """Put a body into the blob store and return what is stored in its place."""
+    return _STUB + blobs.put(body).model_dump_json().encode() + b',"commit":' + orjson.dumps(commit_id) + b"}"
+
+
+def is_stub(data: bytes) -> bool:
+    """Whether these stored bytes stand for a blob (reading them needs file I/O)."""
+    return data.startswith(_STUB)
+
+
+def decode(sequence: int, subject: str, data: bytes, blobs: Blobs) -> Stored:
+    """Read stored bytes; total: what is no commit becomes a `Stored` with a reason."""
+    try:
+        body = blobs.get(BlobRef.model_validate(orjson.loads(data)["blob"])) if is_stub(data) else data
+        return Stored(sequence, subject, COMMIT.validate_json(body))
+    except ValidationError as error:
+        return Stored(sequence, subject, None, _first_line(error))
+    except (BlobError, KeyError, ValueError) as error:
+        return Stored(sequence, subject, None, " ".join(str(error).split()))
+
+
+def commit_id(data: bytes) -> str:
+    """The id in stored bytes, stub or not; "" where there is none."""
+    try:
+        found = orjson.loads(data)["commit"]
+    except (KeyError, TypeError, ValueError):
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def _first_line(error: ValidationError) -> str:
+    first, *others = error.errors(include_url=False, include_input=False)
+    place = ".".join(str(part) for part in first["loc"]) or "body"
+    return f"{place}: {first['msg']}" + (f" (and {len(others)} more)" if others else "")

@@ -1,0 +1,207 @@
+"""The bus on a NATS server: the run's two logs, its work queues and its blobs over one connection."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+
+import nats.errors
+from nats.aio.msg import Msg
+
+from bus import codec, reader, streams, subjects
+from bus.blobs import Blobs
+from bus.errors import Conflict, Unavailable
+from bus.link import Link
+from bus.log import Expect, QueueName, Stored
+from bus.pipeline import Pipeline
+from bus.publisher import Publisher, WrongSequence
+from bus.workqueue import Poison, WorkQueue, decode, parked
+from schemas.envelope import Commit
+
+PATIENCE_SECONDS = 60.0
+_LISTEN_MOST = 4096
+
+
+class JetStreamLog:
+    """One stream; implements `bus.log.Log`."""
+
+    def __init__(self, link: Link, pipeline: Pipeline, blobs: Blobs, stream: str, prefix: str, grouped: bool) -> None:
+        """`prefix` is what every subject of the stream begins with."""
+        self._link, self._blobs, self._stream, self._prefix = link, blobs, stream, prefix
+        self._publisher = Publisher(link, pipeline, grouped)
+        self._direct = f"$JS.API.DIRECT.GET.{stream}"
+
+    def start(self) -> None:
+        """Begin to publish."""
+        self._publisher.start()
+
+    async def close(self) -> None:
+        """Stop publishing."""
+        await self._publisher.close()
+
+    async def append(self, subject: str, commit: Commit, expect: Expect | None = None) -> int:
+        """See `Log`."""
+        if not subject.startswith(self._prefix):
+            raise ValueError(f"subject {subject}: stream {self._stream} takes {self._prefix}>")
+        body = codec.COMMIT.dump_json(commit)
+        if len(body) > codec.CLAIM_CHECK_BYTES:
+            body = await asyncio.to_thread(codec.stub, commit.commit, body, self._blobs)
+        if expect is None:
+            return await self._publisher.publish(subject, body, commit.commit)
+        try:
+            return await self._publisher.publish_if(subject, body, commit.commit, expect.filter, expect.sequence)
+        except WrongSequence as refusal:
+            return await self._own_or_conflict(commit.commit, expect, refusal.found)
+
+    async def _own_or_conflict(self, commit_id: str, expect: Expect, found: int) -> int:
+        """An earlier try may have been stored and its acknowledgement lost: whoever came next after the expected
+        sequence is who won the condition."""  # noqa: D205, D209 (one sentence)
+        winner = await self._fetch({"seq": expect.sequence + 1, "next_by_subj": expect.filter})
+        if winner is not None and codec.commit_id(winner[2]) == commit_id:
+            return winner[0]
+        raise Conflict(expect.filter, expect.sequence, found) from None
+
+    async def read(self, after: int = 0, filter: str = "") -> AsyncIterator[Stored]:  # noqa: A002
+        """See `Log`."""
+        messages = reader.read(self._link, self._stream, after, filter)
+        blobs = self._blobs
+        async with contextlib.aclosing(messages):
+            async for sequence, subject, data in messages:
+                if codec.is_stub(data):
+                    yield await decode(sequence, subject, data, blobs)
+                else:
+                    yield codec.decode(sequence, subject, data, blobs)
+
+    async def last(self, filter: str) -> Stored | None:  # noqa: A002
+        """See `Log`."""
+        return await self._stored({"last_by_subj": filter or self._prefix + ">"})
+
+    async def get(self, sequence: int) -> Stored | None:
+        """See `Log`."""
+        return await self._stored({"seq": sequence}) if sequence > 0 else None
+
+    async def head(self) -> int:
+        """See `Log`."""
+        return await self._link.last_sequence(self._stream)
+
+    async def _stored(self, request: dict[str, str | int]) -> Stored | None:
+        found = await self._fetch(request)
+        return await decode(*found, self._blobs) if found else None
+
+    async def _fetch(self, request: dict[str, str | int]) -> tuple[int, str, bytes] | None:
+        """(sequence, subject, bytes) by direct get; waits out a server that is away, within patience."""
+        deadline = asyncio.get_running_loop().time() + self._link.patience_seconds
+        while True:
+            try:
+                message = await self._link.ask(self._direct, dict(request))
+            except Unavailable:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+                continue
+            return _lift(message)
+
+
+class Bus:
+    """A service's view of one run on a server; implements `bus.log.BusPort`."""
+
+    def __init__(self, link: Link, run: str, service: str, instance: str, folder: Path, grouped: bool) -> None:
+        """Use `Bus.connect`."""
+        self.run, self.service, self.instance = run, service, instance
+        self.blobs = Blobs(folder / "blobs")
+        self._link = link
+        self._pipeline = Pipeline(link.nc)
+        self.ev = self._log(streams.ev_stream(run), f"ev.{run}.", grouped)
+        self.calls = self._log(streams.call_stream(run), f"call.{run}.", grouped)
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        run: str,
+        service: str,
+        instance: str,
+        folder: Path,
+        create: bool = False,
+        *,
+        sync: Literal["always", "laptop"] = "always",
+        limits: streams.Limits | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> "Bus":
+        """Connect to a server and, with `create`, provision the run there.
+
+        Args:
+            folder: the run folder; blobs lie in its `blobs`.
+            create: make the run's streams, or bring them to `limits`. Only a provisioner does.
+            sync: how the server syncs (`NatsServer.sync`): under "always" concurrent commits share a sync.
+            limits: sizes and leases; read with `create` only.
+            patience_seconds: how long an append or request waits for a server that is away.
+
+        Raises:
+            Unavailable: no server answers at the URL.
+            NoStream: the run was never provisioned there.
+        """
+        subjects.everything(run)
+        link = await Link(url, patience_seconds).open(f"{service}-{instance}", service)
+        try:
+            if create:
+                await streams.provision(link.js, run, limits or streams.Limits())
+            await link.last_sequence(streams.ev_stream(run))
+            bus = cls(link, run, service, instance, folder, sync == "always")
+            await bus._start()  # noqa: SLF001 (own)
+        except BaseException:
+            await link.close()
+            raise
+        return bus
+
+    def queue(self, name: QueueName) -> WorkQueue:
+        """See `BusPort`; each call is one more worker's end."""
+        return WorkQueue(self._link, self.blobs, self.run, name)
+
+    def parked(self) -> AsyncIterator[Poison]:
+        """See `BusPort`."""
+        return parked(self._link, self.blobs, self.run)
+
+    async def tell(self, subject: str, body: bytes) -> None:
+        """See `BusPort`."""
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self._link.nc.publish(subject, body)
+
+    async def listen(self, subject: str) -> AsyncIterator[tuple[str, bytes]]:
+        """See `BusPort`."""
+        heard: asyncio.Queue[Msg] = asyncio.Queue(_LISTEN_MOST)
+
+        async def hear(message: Msg) -> None:
+            if not heard.full():
+                heard.put_nowait(message)
+
+        subscription = await self._link.nc.subscribe(subject, cb=hear)
+        try:
+            while True:
+                message = await heard.get()
+                yield message.subject, message.data
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await subscription.unsubscribe()
+
+    async def close(self) -> None:
+        """See `BusPort`."""
+        await self.ev.close()
+        await self.calls.close()
+        await self._link.close()
+
+    def _log(self, stream: str, prefix: str, grouped: bool) -> JetStreamLog:
+        return JetStreamLog(self._link, self._pipeline, self.blobs, stream, prefix, grouped)
+
+    async def _start(self) -> None:
+        await self._pipeline.start()
+        self.ev.start()
+        self.calls.start()
+
+
+def _lift(message: Msg) -> tuple[int, str, bytes] | None:
+    headers = message.headers or {}
+    if "Nats-Sequence" not in headers:
+        return None
+    return int(headers["Nats-Sequence"]), headers["Nats-Subject"], message.data

@@ -1,0 +1,233 @@
+"""The adaptive publisher: pipelined singles below 16 in flight, atomic group commit above (design §4 rule 1).
+
+Under `sync_interval: always` the server syncs singles one by one and a batch once, so many callers share one sync; with
+the default sync a batch gains nothing and singles are pipelined at any depth. Conditional commits are always singles:
+in a batch one conflict would reject all.
+
+Nothing is dropped. What is unanswered is sent again on reconnect, and at a growing interval while connected; repeats are
+told apart by `Nats-Msg-Id` (of a batch, its first member's: it is stored whole or not at all) or by the condition.
+Memory is bounded: beyond 4096 commits or 64 MiB in flight callers wait.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import nats.errors
+from nats.aio.msg import Msg
+
+from bus import answers
+from bus.budget import Budget
+from bus.errors import BusError, Unavailable
+from bus.group import Group, commit_group
+from bus.link import Link
+from bus.pipeline import Pipeline
+
+GROUP_FROM = 16
+_GROUP_MOST = 500
+_GROUP_BYTES = 4 << 20
+_SWEEP_SECONDS = 0.25
+_RESEND_SECONDS = (2.0, 4.0, 8.0)
+_UNSENT = -1
+
+
+class WrongSequence(Exception):  # noqa: N818 (not an error yet: it may be our own commit)
+    """A condition did not hold when the server looked; `found` as it says."""
+
+    def __init__(self, found: int) -> None:
+        """Keep the last sequence found."""
+        super().__init__(found)
+        self.found = found
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A commit whose outcome is not known yet."""
+
+    subject: str
+    body: bytes
+    commit: str
+    headers: dict[str, str]
+    outcome: "asyncio.Future[int]"
+    deadline: float
+    token: int = 0
+    generation: int = _UNSENT
+    sent: float = 0.0
+    tries: int = field(default=0)
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller, who may have gone."""
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+
+    def succeed(self, sequence: int) -> None:
+        """Tell the caller, who may have gone."""
+        if not self.outcome.done():
+            self.outcome.set_result(sequence)
+
+
+class Publisher:
+    """All appends of one process to one stream."""
+
+    def __init__(self, link: Link, pipeline: Pipeline, grouped: bool) -> None:
+        """`grouped`: the server syncs each write, so share them."""
+        self._link, self._pipeline, self._grouped = link, pipeline, grouped
+        self._budget = Budget()
+        self._singles: dict[int, Pending] = {}
+        self._backlog: deque[Pending] = deque()
+        self._in_flight = 0
+        self._wake, self._sweep_now = asyncio.Event(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to group and to send again."""
+        self._link.watch(self._sweep_now.set)
+        jobs: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (self._sweep_for_ever, self._group_for_ever)
+        self._tasks = [asyncio.create_task(job()) for job in jobs]
+
+    async def publish(self, subject: str, body: bytes, commit: str) -> int:
+        """Store unconditionally; the commit id makes repeats harmless."""
+        return await self._run(self._pending(subject, body, commit, {"Nats-Msg-Id": commit}), single=False)
+
+    async def publish_if(self, subject: str, body: bytes, commit: str, filter: str, sequence: int) -> int:  # noqa: A002
+        """Store if this is the last sequence under the filter; `WrongSequence` otherwise."""
+        condition = {
+            "Nats-Expected-Last-Subject-Sequence": str(sequence),
+            "Nats-Expected-Last-Subject-Sequence-Subject": filter,
+        }
+        return await self._run(self._pending(subject, body, commit, condition), single=True)
+
+    async def close(self) -> None:
+        """Fail what still waits: its outcome is unknown."""
+        self._closed = True
+        self._link.unwatch(self._sweep_now.set)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for pending in (*self._singles.values(), *self._backlog):
+            pending.fail(Unavailable(f"subject {pending.subject}: the bus was closed before the server answered"))
+
+    def _pending(self, subject: str, body: bytes, commit: str, headers: dict[str, str]) -> Pending:
+        deadline = self._loop.time() + self._link.patience_seconds
+        return Pending(subject, body, commit, headers, self._loop.create_future(), deadline)
+
+    async def _run(self, pending: Pending, *, single: bool) -> int:
+        if self._closed:
+            raise Unavailable(f"subject {pending.subject}: the bus is closed")
+        size = len(pending.body)
+        if not self._budget.take_now(size):
+            await self._budget.take(size)
+        self._in_flight += 1
+        try:
+            if single or not self._grouped or self._in_flight < GROUP_FROM:
+                await self._send_single(pending)
+            else:
+                self._backlog.append(pending)
+                self._wake.set()
+            return await pending.outcome
+        finally:
+            self._in_flight -= 1
+            self._budget.give(size)
+            self._drop(pending)
+
+    def _drop(self, pending: Pending) -> None:
+        if pending.token:
+            self._pipeline.forget(pending.token)
+            self._singles.pop(pending.token, None)
+
+    async def _send_single(self, pending: Pending) -> None:
+        """Send, or leave it to the sweep when there is no connection."""
+        self._await_answer(pending)
+        if not self._link.up.is_set():
+            return
+        pending.generation, pending.sent = self._link.generation, self._loop.time()
+        pending.tries += 1
+        try:
+            await self._pipeline.send(pending.token, pending.subject, pending.body, pending.headers)
+        except nats.errors.MaxPayloadError:
+            pending.fail(
+                ValueError(f"subject {pending.subject}: {len(pending.body)} bytes are over the server's max_payload")
+            )
+        except (nats.errors.Error, OSError):
+            pending.generation = _UNSENT
+
+    def _await_answer(self, pending: Pending) -> None:
+        if pending.token:
+            self._pipeline.forget(pending.token)
+            self._singles.pop(pending.token, None)
+        pending.token = self._pipeline.expect(lambda message: self._answered(pending, message))
+        self._singles[pending.token] = pending
+
+    def _answered(self, pending: Pending, message: Msg) -> None:
+        answer = answers.read(message)
+        if answer.sequence:
+            pending.succeed(answer.sequence)
+        elif answer.code in answers.WRONG_LAST:
+            pending.fail(WrongSequence(answers.found_sequence(answer)))
+        elif not answer.passing:
+            pending.fail(answers.failure(pending.subject, answer))
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sweep_now.wait(), _SWEEP_SECONDS)
+            self._sweep_now.clear()
+            now = self._loop.time()
+            for pending in (*self._singles.values(), *self._backlog):
+                if now > pending.deadline:
+                    pending.fail(self._gave_up(pending))
+            for pending in tuple(self._singles.values()):
+                if self._is_due(pending, now):
+                    await self._send_single(pending)
+
+    def _is_due(self, pending: Pending, now: float) -> bool:
+        if pending.outcome.done() or not self._link.up.is_set():
+            return False
+        wait = _RESEND_SECONDS[min(pending.tries, len(_RESEND_SECONDS)) - 1]
+        return pending.generation != self._link.generation or now - pending.sent > wait
+
+    def _gave_up(self, pending: Pending) -> Unavailable:
+        patience = self._link.patience_seconds
+        return Unavailable(
+            f"subject {pending.subject}: no answer from {self._link.url} in {patience:g} s; is it down, its disk full, or the run not provisioned?"
+        )
+
+    async def _group_for_ever(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._backlog:
+                members = self._next_members()
+                if len(members) < GROUP_FROM:
+                    for pending in members:
+                        await self._send_single(pending)
+                else:
+                    await self._commit(members)
+
+    def _next_members(self) -> list[Pending]:
+        members: list[Pending] = []
+        size = 0
+        while self._backlog and len(members) < _GROUP_MOST and size < _GROUP_BYTES:
+            pending = self._backlog.popleft()
+            if not pending.outcome.done():
+                members.append(pending)
+                size += len(pending.body)
+        return members
+
+    async def _commit(self, members: list[Pending]) -> None:
+        """Store the members as one; all of them learn the same fate."""
+        bodies = [(pending.subject, pending.body) for pending in members]
+        group = Group(members[0].commit, bodies, members[0].deadline)
+        try:
+            first = await commit_group(self._link, self._pipeline, group)
+        except BusError as error:
+            for pending in members:
+                pending.fail(error)
+        else:
+            for place, pending in enumerate(members):
+                pending.succeed(first + place)

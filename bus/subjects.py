@@ -1,0 +1,99 @@
+"""Every subject of the bus is built, parsed and matched here and nowhere else.
+
+ev.<run>.<service>.<entity>...   control-plane commits          (stream EV_<run>)
+call.<run>.<execution>           request records                (stream CALL_<run>)
+q.<run>.<queue>.<id>...          entries sourced from EV        (streams QROLLOUT_, QEVAL_, QSTEP_<run>)
+hint.<run>.<word>...             core NATS: what may be lost
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A parsed subject: `entity` is what follows the service (ev), the queue (q), or the run (call, hint)."""
+
+    kind: str
+    run: str
+    service: str
+    entity: tuple[str, ...]
+
+
+def ev(run: str, service: str, *entity: str | int) -> str:
+    """Subject of a control-plane commit, e.g. `ev("r", "cell", "step", 3, "0")`."""
+    return _join("ev", run, service, *entity)
+
+
+def call(run: str, execution: str) -> str:
+    """Subject of an execution's request records."""
+    return _join("call", run, execution)
+
+
+def hint(run: str, *words: str | int) -> str:
+    """Subject of what may be lost: heartbeats, live tokens, cancel hints."""
+    return _join("hint", run, *words)
+
+
+def micro_step(run: str, step: int, micro: str | int) -> str:
+    """Filter shared by a micro-step's enqueue, reissues, claims and completions, whoever says them."""
+    return f"ev.{_token(run)}.*.step.{_token(step)}.{_token(micro)}"
+
+
+def execution(run: str, service: str, execution_id: str) -> str:
+    """Filter of all that one service says about an execution on subjects below it (launched, terminated, ...)."""
+    return f"{ev(run, service, 'execution', execution_id)}.*"
+
+
+def producer(run: str, service: str) -> str:
+    """Filter of all that one service says: a singleton's commits are conditional on its own last sequence."""
+    return f"{ev(run, service)}.>"
+
+
+def everything(run: str) -> str:
+    """Filter of the whole of EV."""
+    return f"ev.{_token(run)}.>"
+
+
+def calls(run: str) -> str:
+    """Filter of the whole of CALL."""
+    return f"call.{_token(run)}.>"
+
+
+def parse(subject: str) -> Place:
+    """Take a subject apart; `ValueError` for what this module could not have built."""
+    kind, *rest = subject.split(".")
+    wanted = {"ev": 3, "q": 3, "call": 2, "hint": 2}.get(kind)
+    if wanted is None or len(rest) < wanted or not all(TOKEN.fullmatch(token) for token in rest):
+        raise ValueError(
+            f"subject {subject[:200]!r} is none of ev.<run>.<service>.<entity>..., call.<run>.<execution>, q..., hint..."
+        )
+    if kind in ("ev", "q"):
+        return Place(kind, rest[0], rest[1], tuple(rest[2:]))
+    return Place(kind, rest[0], "", tuple(rest[1:]))
+
+
+def matches(filter: str, subject: str) -> bool:  # noqa: A002 (the word of the Log protocol)
+    """Whether a subject lies under a filter of `*` (one token) and a last `>` (one or more tokens)."""
+    return _pattern(filter).fullmatch(subject) is not None
+
+
+@lru_cache(maxsize=4096)
+def _pattern(filter: str) -> re.Pattern[str]:  # noqa: A002
+    tokens = {"*": r"[^.]+", ">": r".+"}
+    return re.compile(r"\.".join(tokens.get(token, re.escape(token)) for token in filter.split(".")))
+
+
+def _join(*tokens: str | int) -> str:
+    return ".".join(_token(token) for token in tokens)
+
+
+@lru_cache(maxsize=4096)
+def _token(value: str | int) -> str:
+    token = str(value)
+    if TOKEN.fullmatch(token) is None:
+        raise ValueError(f"subject token {token[:200]!r} must be 1 to 128 of A-Z a-z 0-9 _ -")
+    return token
