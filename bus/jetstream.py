@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,7 @@ from bus.log import Expect, QueueName, Stored
 from bus.pipeline import Pipeline
 from bus.publisher import Publisher, WrongSequence
 from bus.workqueue import Poison, WorkQueue, decode, parked
-from schemas.envelope import Commit
+from schemas.envelope import COMMIT, Commit
 
 PATIENCE_SECONDS = 60.0
 _LISTEN_MOST = 4096
@@ -44,7 +44,7 @@ class JetStreamLog:
         """See `Log`."""
         if not subject.startswith(self._prefix):
             raise ValueError(f"subject {subject}: stream {self._stream} takes {self._prefix}>")
-        body = codec.COMMIT.dump_json(commit)
+        body = COMMIT.dump_json(commit)
         if len(body) > codec.CLAIM_CHECK_BYTES:
             body = await asyncio.to_thread(codec.stub, commit.commit, body, self._blobs)
         if expect is None:
@@ -55,23 +55,23 @@ class JetStreamLog:
             return await self._own_or_conflict(commit.commit, expect, refusal.found)
 
     async def _own_or_conflict(self, commit_id: str, expect: Expect, found: int) -> int:
-        """An earlier try may have been stored and its acknowledgement lost: whoever came next after the expected
-        sequence is who won the condition."""  # noqa: D205, D209 (one sentence)
+        """The first commit under the filter after the expected sequence won: perhaps an earlier try of this one."""
         winner = await self._fetch({"seq": expect.sequence + 1, "next_by_subj": expect.filter})
         if winner is not None and codec.commit_id(winner[2]) == commit_id:
             return winner[0]
         raise Conflict(expect.filter, expect.sequence, found) from None
 
-    async def read(self, after: int = 0, filter: str = "") -> AsyncIterator[Stored]:  # noqa: A002
+    async def read(self, after: int = 0, filter: str = "") -> AsyncGenerator[Stored, None]:  # noqa: A002
         """See `Log`."""
-        messages = reader.read(self._link, self._stream, after, filter)
-        blobs = self._blobs
+        messages = reader.chunks(self._link, self._stream, after, filter)
         async with contextlib.aclosing(messages):
-            async for sequence, subject, data in messages:
-                if codec.is_stub(data):
-                    yield await decode(sequence, subject, data, blobs)
-                else:
-                    yield codec.decode(sequence, subject, data, blobs)
+            async for chunk in messages:
+                for raw in chunk:
+                    yield (
+                        codec.decode(*raw, self._blobs)
+                        if not codec.is_stub(raw[2])
+                        else await decode(*raw, self._blobs)
+                    )
 
     async def last(self, filter: str) -> Stored | None:  # noqa: A002
         """See `Log`."""
@@ -132,6 +132,10 @@ class Bus:
         """Connect to a server and, with `create`, provision the run there.
 
         Args:
+            url: of the server, nats://host:port.
+            run: whose logs these are.
+            service: kind of the process; also the prefix of its inboxes.
+            instance: this process of that kind.
             folder: the run folder; blobs lie in its `blobs`.
             create: make the run's streams, or bring them to `limits`. Only a provisioner does.
             sync: how the server syncs (`NatsServer.sync`): under "always" concurrent commits share a sync.
@@ -149,7 +153,7 @@ class Bus:
                 await streams.provision(link.js, run, limits or streams.Limits())
             await link.last_sequence(streams.ev_stream(run))
             bus = cls(link, run, service, instance, folder, sync == "always")
-            await bus._start()  # noqa: SLF001 (own)
+            await bus._start()
         except BaseException:
             await link.close()
             raise
@@ -159,7 +163,7 @@ class Bus:
         """See `BusPort`; each call is one more worker's end."""
         return WorkQueue(self._link, self.blobs, self.run, name)
 
-    def parked(self) -> AsyncIterator[Poison]:
+    def parked(self) -> AsyncGenerator[Poison, None]:
         """See `BusPort`."""
         return parked(self._link, self.blobs, self.run)
 
@@ -168,7 +172,7 @@ class Bus:
         with contextlib.suppress(nats.errors.Error, OSError):
             await self._link.nc.publish(subject, body)
 
-    async def listen(self, subject: str) -> AsyncIterator[tuple[str, bytes]]:
+    async def listen(self, subject: str) -> AsyncGenerator[tuple[str, bytes], None]:
         """See `BusPort`."""
         heard: asyncio.Queue[Msg] = asyncio.Queue(_LISTEN_MOST)
 

@@ -1,6 +1,7 @@
 """One connection to the server that reconnects for ever, and tells who asks when it did.
 
-nats-py ends its read loop when an error callback raises, and gives up after 60 tries by default; neither may happen here.
+nats-py ends its read loop when an error callback raises, and gives up after 60 tries by default; neither may happen
+here.
 """
 
 import asyncio
@@ -81,7 +82,7 @@ class Link:
         answer = orjson.loads((await self.ask(f"$JS.API.STREAM.INFO.{stream}")).data)
         if "error" in answer:
             raise NoStream(
-                f"stream {stream} is not on {self.url}: provision the run first ({answer['error'].get('description', '')})"
+                f"stream {stream} is not on {self.url}: provision the run first ({answer['error']['description']})"
             )
         return int(answer["state"]["last_seq"])
 

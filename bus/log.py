@@ -3,7 +3,7 @@
 Implemented by `bus.jetstream` (a real server) and `bus.memory` (its public twin); one contract suite runs over both.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -46,7 +46,7 @@ class Log(Protocol):
             Unavailable: no answer within patience; whether it was stored is unknown.
         """
 
-    def read(self, after: int = 0, filter: str = "") -> AsyncIterator[Stored]:  # noqa: A002
+    def read(self, after: int = 0, filter: str = "") -> AsyncGenerator[Stored, None]:  # noqa: A002
         """Everything stored after a sequence, in order and each once, then the live tail; never ends.
 
         Lost connections, restarts and gaps renew the session inside. An empty filter means all subjects, and then the
@@ -130,15 +130,15 @@ class BusPort(Protocol):
         """Request records."""
 
     def queue(self, name: QueueName) -> Queue:
-        """One of the run's work queues."""
+        """A worker's end of one of the run's work queues; pulls through one end take turns."""
 
-    def parked(self) -> AsyncIterator[Parked]:
+    def parked(self) -> AsyncGenerator[Parked, None]:
         """Poison of all queues that was not removed yet, then what comes; never ends."""
 
     async def tell(self, subject: str, body: bytes) -> None:
         """Say what may be lost."""
 
-    def listen(self, subject: str) -> AsyncIterator[tuple[str, bytes]]:
+    def listen(self, subject: str) -> AsyncGenerator[tuple[str, bytes], None]:
         """(subject, body) of what is told under a filter from now on; slow listeners miss some."""
 
     async def close(self) -> None:

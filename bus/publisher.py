@@ -4,8 +4,8 @@ Under `sync_interval: always` the server syncs singles one by one and a batch on
 the default sync a batch gains nothing and singles are pipelined at any depth. Conditional commits are always singles:
 in a batch one conflict would reject all.
 
-Nothing is dropped. What is unanswered is sent again on reconnect, and at a growing interval while connected; repeats are
-told apart by `Nats-Msg-Id` (of a batch, its first member's: it is stored whole or not at all) or by the condition.
+Nothing is dropped. What is unanswered is sent again on reconnect, and at a growing interval while connected; repeats
+are told apart by `Nats-Msg-Id` (of a batch, its first member's: it is stored whole or not at all) or by the condition.
 Memory is bounded: beyond 4096 commits or 64 MiB in flight callers wait.
 """
 
@@ -194,7 +194,8 @@ class Publisher:
     def _gave_up(self, pending: Pending) -> Unavailable:
         patience = self._link.patience_seconds
         return Unavailable(
-            f"subject {pending.subject}: no answer from {self._link.url} in {patience:g} s; is it down, its disk full, or the run not provisioned?"
+            f"subject {pending.subject}: no answer from {self._link.url} in {patience:g} s; "
+            "is it down, its disk full, or the run not provisioned?"
         )
 
     async def _group_for_ever(self) -> None:

@@ -1,5 +1,7 @@
 """One reading session: an ephemeral pull consumer that needs no acknowledgements, with overlapping requests.
 
+Without a filter the stream's sequences must be consecutive; with one, the consumer's own must be.
+
 A session ends, for good, at the first sign that something may be missing; the reader then makes a new one from its own
 position. nats-py's ordered consumer loses silently at its pending limit and its `fetch` stalls on orphaned requests.
 """
@@ -14,10 +16,15 @@ import orjson
 from nats.aio.msg import Msg
 from nats.js import api
 
-from bus.errors import NoStream, Unavailable
+from bus.errors import LogDamaged, NoStream, Unavailable
 from bus.link import Link
 
+Raw = tuple[int, str, bytes]
+"""(sequence, subject, stored bytes)."""
+
 _BATCH = 256
+_CHUNK = 128
+_V1_TOKENS = 9
 _HEARTBEAT_SECONDS = 1.0
 _EXPIRES_SECONDS = 30.0
 _MISSED_SECONDS = 2.5 * _HEARTBEAT_SECONDS
@@ -29,7 +36,7 @@ _REQUEST = orjson.dumps(
 
 
 class Session:
-    """Messages of one stream after a sequence, as the server sends them; at most two batches wait in memory."""
+    """Messages of one stream after a sequence, checked as they come; at most two batches wait in memory."""
 
     def __init__(self, link: Link, stream: str, after: int, filter: str) -> None:  # noqa: A002
         """`open` begins."""
@@ -39,8 +46,10 @@ class Session:
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{self._name}"
         self._wanted = 0
         self._heard = asyncio.Event()
-        self.waiting: deque[Msg] = deque()
-        self.over = False
+        self._waiting: deque[Msg] = deque()
+        self._taken = 0
+        self._given = 0
+        self._over = False
 
     async def open(self) -> "Session":
         """Make the consumer and ask for the first two batches."""
@@ -51,26 +60,25 @@ class Session:
         await self._ask()
         return self
 
-    async def more(self) -> bool:
-        """Wait until something is waiting; False when the session is over or has gone silent."""
-        while not self.waiting and not self.over:
-            self._heard.clear()
-            try:
-                await asyncio.wait_for(self._heard.wait(), _MISSED_SECONDS)
-            except TimeoutError:
-                return False
-        return bool(self.waiting)
+    async def next(self) -> list[Raw]:
+        """The next messages, in order and without a gap; [] once the session is over or has gone silent.
 
-    async def taken(self, count: int) -> None:
-        """So many were taken out of `waiting`: ask for more when one batch is all that is still to come."""
-        self._wanted -= count
-        if self._wanted <= _BATCH and not self.over:
-            await self._ask()
+        Raises:
+            LogDamaged: a session's very first message is not the one asked for: the stream itself lacks a sequence.
+        """
+        await self._more_is_wanted()
+        while not self._waiting:
+            self._heard.clear()
+            if self._over or not await self._hear():
+                return []
+        chunk = [self._waiting.popleft() for _ in range(min(_CHUNK, len(self._waiting)))]
+        self._taken += len(chunk)
+        return self._in_order(chunk)
 
     async def close(self) -> None:
         """Drop the consumer (the server would, half a minute later)."""
         self._link.unwatch(self._end)
-        self.over = True
+        self._over = True
         with contextlib.suppress(nats.errors.Error, OSError, AttributeError):
             await self._subscription.unsubscribe()
         with contextlib.suppress(nats.errors.Error, OSError):
@@ -94,6 +102,38 @@ class Session:
         except (TimeoutError, nats.errors.Error, OSError) as error:
             raise Unavailable(f"stream {self._stream}: cannot be read now ({error})") from error
 
+    async def _hear(self) -> bool:
+        try:
+            await asyncio.wait_for(self._heard.wait(), _MISSED_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    def _in_order(self, chunk: list[Msg]) -> list[Raw]:
+        found: list[Raw] = []
+        for message in chunk:
+            sequence, given = _sequences(message)
+            if given != self._given + 1 or not (self._filter or sequence == self._after + 1):
+                self._end()
+                self._check_damage(sequence, given)
+                break
+            self._after, self._given = sequence, given
+            found.append((sequence, message.subject, message.data))
+        return found
+
+    def _check_damage(self, sequence: int, given: int) -> None:
+        if given == 1 and sequence > self._after + 1:
+            raise LogDamaged(
+                f"stream {self._stream}: sequence {self._after + 1} is missing, {sequence} comes next; restore the store"
+            )
+
+    async def _more_is_wanted(self) -> None:
+        """Ask for a batch when one batch is all that is still to come."""
+        self._wanted -= self._taken
+        self._taken = 0
+        if self._wanted <= _BATCH and not self._over:
+            await self._ask()
+
     async def _ask(self) -> None:
         self._wanted += _BATCH
         await self._link.nc.publish(self._next, _REQUEST, self._inbox)
@@ -101,18 +141,27 @@ class Session:
     async def _on_message(self, message: Msg) -> None:
         status = message.headers.get("Status") if message.headers else None
         if status is None or message.reply.startswith("$JS.ACK."):
-            self.waiting.append(message)
+            self._waiting.append(message)
         elif status in ("404", "408"):
             await self._on_expired(message)
-        elif status != "100" and not (message.headers or {}).get("Description", "").startswith("Batch Completed"):
+        elif status != "100" and (message.headers or {}).get("Description") != "Batch Completed":
             self._end()
         self._heard.set()
 
     async def _on_expired(self, message: Msg) -> None:
         self._wanted -= int((message.headers or {}).get("Nats-Pending-Messages", _BATCH))
-        if not self.over:
+        if not self._over:
             await self._ask()
 
     def _end(self) -> None:
-        self.over = True
+        self._over = True
         self._heard.set()
+
+
+def _sequences(message: Msg) -> tuple[int, int]:
+    """(stream, consumer) sequence from the reply subject; its long form is left to nats-py."""
+    tokens = message.reply.split(".")
+    if len(tokens) == _V1_TOKENS:
+        return int(tokens[5]), int(tokens[6])
+    pair = message.metadata.sequence
+    return pair.stream, pair.consumer

@@ -69,7 +69,7 @@ def parse(subject: str) -> Place:
     wanted = {"ev": 3, "q": 3, "call": 2, "hint": 2}.get(kind)
     if wanted is None or len(rest) < wanted or not all(TOKEN.fullmatch(token) for token in rest):
         raise ValueError(
-            f"subject {subject[:200]!r} is none of ev.<run>.<service>.<entity>..., call.<run>.<execution>, q..., hint..."
+            f"subject {subject[:200]!r} must be ev.<run>.<service>.<entity>... or call.<run>.<execution>, q..., hint..."
         )
     if kind in ("ev", "q"):
         return Place(kind, rest[0], rest[1], tuple(rest[2:]))

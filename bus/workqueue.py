@@ -7,7 +7,7 @@ ownership: the claim is an event in the log (design §4 rule 5).
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 import nats.errors
@@ -169,17 +169,21 @@ class Poison:
         await self._link.ask(f"$JS.API.STREAM.MSG.DELETE.{self._stream}", {"seq": self._sequence})
 
 
-async def parked(link: Link, blobs: Blobs, run: str) -> AsyncIterator[Poison]:
+async def parked(link: Link, blobs: Blobs, run: str) -> AsyncGenerator[Poison, None]:
     """Poison that still lies in its queue, then what comes; see `bus.log.BusPort.parked`."""
     queues = {streams.queue_stream(run, queue): queue for queue in streams.QUEUES}
-    advisories = reader.read(link, streams.advisory_stream(run), 0, streams.ADVISORIES)
+    advisories = reader.chunks(link, streams.advisory_stream(run), 0, streams.ADVISORIES)
     async with contextlib.aclosing(advisories):
-        async for _, _, data in advisories:
-            said = orjson.loads(data)
-            stream, sequence = said["stream"], int(said["stream_seq"])
-            message = await link.ask(f"$JS.API.DIRECT.GET.{stream}", {"seq": sequence})
-            if not message.data:
-                continue
-            headers = message.headers or {}
-            stored = await decode(*source(headers, headers.get("Nats-Subject", "")), message.data, blobs)
-            yield Poison(queues[stream], stored, int(said["deliveries"]), link, stream, sequence)
+        async for chunk in advisories:
+            for _, _, data in chunk:
+                said = orjson.loads(data)
+                stream, sequence = said["stream"], int(said["stream_seq"])
+                message = await link.ask(f"$JS.API.DIRECT.GET.{stream}", {"seq": sequence})
+                if message.data:
+                    stored = await _of_queue(message, blobs)
+                    yield Poison(queues[stream], stored, int(said["deliveries"]), link, stream, sequence)
+
+
+async def _of_queue(message: Msg, blobs: Blobs) -> Stored:
+    headers = message.headers or {}
+    return await decode(*source(headers, headers.get("Nats-Subject", "")), message.data, blobs)
