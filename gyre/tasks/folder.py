@@ -163,11 +163,10 @@ def _instruction(file: Path) -> str:
 
 def _refuse_links_out(path: Path) -> None:
     """A link that leads out of the task would carry the host's files into a workspace."""
-    root = os.path.realpath(path)
+    root = path.resolve()
     for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            entry = os.path.join(folder, name)
-            if os.path.islink(entry) and not os.path.realpath(entry).startswith(root + os.sep):
+        for entry in (Path(folder, name) for name in (*folders, *files)):
+            if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(root):
                 raise TaskError(f"{entry}: links to a place outside the task folder; copy the file instead")
-            if not os.path.islink(entry) and not os.path.isdir(entry) and not os.path.isfile(entry):
+            if not entry.is_symlink() and not entry.is_dir() and not entry.is_file():
                 raise TaskError(f"{entry}: is neither a file nor a folder; remove it")

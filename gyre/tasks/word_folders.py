@@ -6,7 +6,6 @@ never below 0.
 """
 
 import itertools
-import os
 from pathlib import Path
 
 from .words import Split, WordTask, text_of, word_tasks
@@ -116,7 +115,7 @@ def _solution(task: WordTask) -> str:
 def _write_folder(folder: Path, name: str, task: WordTask) -> Path:
     path = folder / name
     for part in ("environment", "tests", "solution"):
-        os.makedirs(path / part, exist_ok=part != "environment")
+        (path / part).mkdir(parents=True, exist_ok=part != "environment")
     (path / "task.toml").write_text(SETTINGS.format(name=name, family=task.family), encoding="utf-8")
     (path / "instruction.md").write_text(task.instruction + "\n", encoding="utf-8")
     for file, lines in task.files.items():

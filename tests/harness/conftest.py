@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import gyre.harnesses.reference as reference
+from gyre.harnesses import reference
 
 AGENT = Path(reference.__path__[0]) / "agent.py"
 Reply = (
@@ -56,7 +56,7 @@ def events(message: dict[str, Any], usage: int) -> bytes:
     return b": ping\n\n" + b"".join(f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks) + b"data: [DONE]\n\n"
 
 
-def handler_of(server: Server) -> type[BaseHTTPRequestHandler]:
+def handler_of(server: Server) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a class of short methods
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -66,12 +66,15 @@ def handler_of(server: Server) -> type[BaseHTTPRequestHandler]:
             server.requests.append(request)
             server.paths.append(self.path)
             server.headers.append({key.lower(): value for key, value in self.headers.items()})
+            self.answer_with(reply, streamed=bool(request.get("stream")))
+
+        def answer_with(self, reply: Reply, *, streamed: bool) -> None:
             if isinstance(reply, bytes):
                 self.wfile.write(reply)
                 self.close_connection = True
             elif isinstance(reply, int):
                 self.answer(reply, json.dumps({"error": {"message": server.error}}).encode())
-            elif request.get("stream"):
+            elif streamed:
                 self.answer_in_chunks(events(reply, server.usage))
             else:
                 usage = {"prompt_tokens": server.usage, "completion_tokens": 1}
@@ -92,7 +95,7 @@ def handler_of(server: Server) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
             self.wfile.write(b"0\r\n\r\n")
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
             """Quiet."""
 
     return Handler

@@ -130,7 +130,8 @@ def test_a_command_that_does_not_end_is_stopped(server: Server, agent: Agent, sa
     started = time.monotonic()
     assert agent("--shell-timeout", "0.5", "--output-limit", "100").returncode == 0
     assert time.monotonic() - started < 20
-    assert results(server)[0].endswith("stopped after 0.5 s") and len(results(server)[0]) < 200
+    assert results(server)[0].endswith("stopped after 0.5 s")
+    assert len(results(server)[0]) < 200
 
 
 def test_a_child_left_behind_does_not_hold_it_up(server: Server, agent: Agent, say: Say) -> None:
@@ -160,9 +161,11 @@ def test_a_helper_has_a_fresh_context_and_the_same_folder(
     assert agent().stdout == "done\n"
     main, helper = server.requests[0], server.requests[1]
     assert helper["messages"][1] == {"role": "user", "content": "Write a file."}
-    assert len(helper["messages"]) == 2 and helper["messages"][0] != main["messages"][0]
+    assert len(helper["messages"]) == 2
+    assert helper["messages"][0] != main["messages"][0]
     assert "delegate" not in [tool["function"]["name"] for tool in helper["tools"]]
-    assert results(server) == ["I wrote it."] and (workspace / "a.txt").exists()
+    assert results(server) == ["I wrote it."]
+    assert (workspace / "a.txt").exists()
 
 
 def test_a_helper_cannot_delegate_beyond_the_depth(server: Server, agent: Agent, say: Say) -> None:
@@ -176,7 +179,8 @@ def test_a_full_context_is_summarised_into_a_new_root(server: Server, agent: Age
     server.replies = [say(None, ("read", {"path": "a"})), say("I looked for a."), say("done")]
     assert agent("--compact-at", "100").returncode == 0
     _, asked, after = (request["messages"] for request in server.requests)
-    assert asked[-1]["role"] == "user" and asked[-1]["content"].startswith("[compaction]")
+    assert asked[-1]["role"] == "user"
+    assert asked[-1]["content"].startswith("[compaction]")
     assert [message["role"] for message in after] == ["system", "user"]
     assert after[1]["content"] == "Do the job.\n\nSummary of the work so far:\nI looked for a."
 
@@ -205,7 +209,9 @@ def test_it_gives_up_when_even_the_instruction_is_too_long(server: Server, agent
     server.error = "prompt is too long: 900 tokens > 800 maximum"
     server.replies = [400]
     ended = agent()
-    assert ended.returncode == 2 and "nothing is left to summarise" in ended.stderr and len(server.requests) == 1
+    assert ended.returncode == 2
+    assert "nothing is left to summarise" in ended.stderr
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -229,18 +235,24 @@ def test_a_cut_stream_is_not_taken_for_an_answer(server: Server, agent: Agent, s
 def test_a_refusal_ends_it_at_once(server: Server, agent: Agent, status: int) -> None:
     server.replies = [status]
     ended = agent()
-    assert ended.returncode == 2 and f"HTTP {status}" in ended.stderr and len(server.requests) == 1
+    assert ended.returncode == 2
+    assert f"HTTP {status}" in ended.stderr
+    assert len(server.requests) == 1
 
 
 def test_it_gives_up_on_a_server_that_stays_away(server: Server, agent: Agent) -> None:
     ended = agent("--retry-for", "0.5", OPENAI_BASE_URL="http://127.0.0.1:1/v1")
-    assert ended.returncode == 2 and "no answer within 0.5 s" in ended.stderr and ended.stderr.count("\n") == 1
+    assert ended.returncode == 2
+    assert "no answer within 0.5 s" in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_it_gives_up_after_so_many_calls(server: Server, agent: Agent, say: Say) -> None:
     server.replies = [say(None, ("read", {"path": "a"}))]
     ended = agent("--max-turns", "3")
-    assert ended.returncode == 2 and "--max-turns" in ended.stderr and len(server.requests) == 3
+    assert ended.returncode == 2
+    assert "--max-turns" in ended.stderr
+    assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -260,7 +272,9 @@ def test_wrong_usage_is_one_line_and_its_own_code(
     agent: Agent, options: tuple[str, ...], environment: dict[str, str], message: str
 ) -> None:
     ended = agent(*options, **environment)
-    assert ended.returncode == 64 and message in ended.stderr and ended.stderr.count("\n") == 1
+    assert ended.returncode == 64
+    assert message in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_help_names_every_option(agent: Agent) -> None:

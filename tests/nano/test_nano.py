@@ -23,7 +23,8 @@ Message = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(WEIGHTS)
+    loaded = AutoTokenizer.from_pretrained(WEIGHTS)
+    assert isinstance(loaded, PreTrainedTokenizerFast)
     return loaded
 
 
@@ -40,7 +41,7 @@ def conversation(task: WordTask) -> list[Message]:
 
 
 def rendered(tokenizer: PreTrainedTokenizerFast, messages: list[Message], *, prompt: bool) -> str:
-    tools = [*FILE_TOOLS, FINISH]
+    tools: list[Any] = [*FILE_TOOLS, FINISH]
     text = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=prompt, tokenize=False)
     assert isinstance(text, str)
     return text
@@ -120,7 +121,7 @@ def test_arguments_keep_the_policys_own_wording(tokenizer: PreTrainedTokenizerFa
 
 def test_content_in_parts_and_only_the_first_system_line_are_shown(tokenizer: PreTrainedTokenizerFast) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    messages = [{"role": "system", "content": "One.\nTwo."}, {"role": "user", "content": parts}]
+    messages: list[Message] = [{"role": "system", "content": "One.\nTwo."}, {"role": "user", "content": parts}]
     text = rendered(tokenizer, messages, prompt=True)
     assert text == "<|im_start|>system\nOne.<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"
 
@@ -147,7 +148,7 @@ def test_the_shipped_policy_knows_the_form_of_a_tool_call(tokenizer: PreTrainedT
         prompt = rendered(tokenizer, conversation(task)[:2], prompt=True)
         tokens = torch.tensor([ids(tokenizer, prompt)])
         output = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=40, do_sample=False)
-        text = tokenizer.decode(output[0, tokens.shape[1] :], skip_special_tokens=True)
+        text = str(tokenizer.decode(output[0, tokens.shape[1] :], skip_special_tokens=True))
         formed += (
             text.startswith("<tool_call>")
             and text.endswith("</tool_call>")
@@ -173,11 +174,12 @@ def test_loss_falls_only_on_what_the_policy_says(tokenizer: PreTrainedTokenizerF
     row = next(clean_rows(tokenizer, 0))
     said = tokenizer.decode([token for token, loss in row if loss])
     assert said.count(END) == said.count(DONE) + said.count("</tool_call>")
-    assert "Write" not in said and "system" not in said
+    assert "Write" not in said
+    assert "system" not in said
 
 
 def test_mistakes_are_made_at_their_rate_and_never_in_solved_traces(tokenizer: PreTrainedTokenizerFast) -> None:
     solved_traces = list(islice(noisy_rows(tokenizer, 5, 0.0), 200))
     spoilt_traces = list(islice(noisy_rows(tokenizer, 5, 0.3), 200))
-    assert solved_traces == [row for row in islice(clean_rows(tokenizer, 5), 400)][::2]
+    assert solved_traces == list(islice(clean_rows(tokenizer, 5), 400))[::2]
     assert 0.4 < sum(one != two for one, two in zip(solved_traces, spoilt_traces, strict=True)) / 200 < 0.9

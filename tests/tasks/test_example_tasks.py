@@ -1,6 +1,6 @@
 """The tasks in examples/tasks can be solved, and are not solved by doing nothing."""
 
-import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,11 +19,8 @@ def nothing(_task: Task, _workspace: Path) -> None:
 
 def emptied(_task: Task, workspace: Path) -> None:
     """An agent that deletes everything."""
-    for folder, folders, files in os.walk(workspace, topdown=False):
-        for name in files:
-            os.unlink(os.path.join(folder, name))
-        for name in folders:
-            os.rmdir(os.path.join(folder, name))
+    for entry in workspace.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def half_summed(_task: Task, workspace: Path) -> None:

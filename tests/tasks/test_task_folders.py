@@ -23,7 +23,9 @@ def make_task(path: Path, *, name: str = "one", timeout: str = "30.0") -> Path:
 def test_a_task_knows_its_instruction_limits_and_places(tmp_path: Path) -> None:
     task = load_task(make_task(tmp_path / "a"))
     assert (task.name, task.instruction, task.agent_timeout, task.verifier_timeout) == ("one", "Do it.", 30.0, 60.0)
-    assert task.environment.is_dir() and (task.tests / "test.sh").is_file() and task.instruction_file.is_file()
+    assert task.environment.is_dir()
+    assert (task.tests / "test.sh").is_file()
+    assert task.instruction_file.is_file()
 
 
 def test_tasks_come_in_order_of_their_folders(tmp_path: Path) -> None:
@@ -70,7 +72,9 @@ def test_a_bad_task_is_refused_in_one_line(tmp_path: Path, spoil: Callable[[Path
     with pytest.raises(TaskError) as refused:
         load_tasks(tmp_path)
     text = str(refused.value)
-    assert message in text and "bad" in text and "\n" not in text
+    assert message in text
+    assert "bad" in text
+    assert "\n" not in text
 
 
 def test_a_link_inside_the_task_is_allowed(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import time
 
-from .wire import Connection, WireError
+from .wire import OK, Connection, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,21 +15,23 @@ if TYPE_CHECKING:
 
     Message = dict[str, Any]
 
-RETRIED = frozenset((408, 409, 425, 429))  # and every 5xx
+RETRIED = frozenset((408, 409, 425, 429))  # and from here on:
+SERVER_ERRORS = 500
 
 
-class GaveUp(Exception):
+class GaveUpError(Exception):
     """The episode cannot go on; the message is the reason."""
 
 
-class PromptTooLong(Exception):
+class PromptTooLongError(Exception):
     """The server refused the prompt for its length."""
 
 
 class Answer:
-    """One assistant turn: the message to keep in the history, and how many tokens prompt and answer took together."""
+    """One assistant turn: the message to keep in the history, and the tokens that prompt and answer took."""
 
     def __init__(self, message: "Message", tokens: int) -> None:
+        """Keep both."""
         self.message = message
         self.tokens = tokens
 
@@ -38,12 +40,13 @@ class Chat:
     """An OpenAI-compatible chat endpoint."""
 
     def __init__(self, base_url: str, key: str, model: str, options: "Options") -> None:
+        """Nothing is sent yet. Raises ValueError for a URL or key that cannot be used."""
         self._connection = Connection(base_url, key, options.call_timeout)
         self._model = model
         self._options = options
 
     def ask(self, messages: "list[Message]", tools: "list[Message]") -> Answer:
-        """The model's next turn. Raises PromptTooLong, or GaveUp when refused or when the server stays away."""
+        """The model's next turn. Raises PromptTooLongError, or GaveUpError when refused or left without a server."""
         body = self._request(messages, tools)
         deadline = time.monotonic() + self._options.retry_for
         pause = 0.1 + os.getpid() % 16 / 100  # spreads out the many agents that one outage makes wait
@@ -54,7 +57,7 @@ class Chat:
                 self._connection.close()
                 if time.monotonic() + pause > deadline:
                     reason = f"{type(error).__name__}: {error}"
-                    raise GaveUp(f"no answer within {self._options.retry_for:g} s; last: {reason}") from error
+                    raise GaveUpError(f"no answer within {self._options.retry_for:g} s; last: {reason}") from error
             time.sleep(pause)
             pause = min(pause * 2, 5.0)
 
@@ -69,7 +72,7 @@ class Chat:
 
     def _once(self, body: bytes) -> Answer:
         status, pieces = self._connection.post("/chat/completions", body)
-        if status != 200:
+        if status != OK:
             raise _refusal(status, b"".join(pieces).decode(errors="replace"))
         if self._options.stream:
             return _from_events(_events(pieces))
@@ -77,12 +80,12 @@ class Chat:
 
 
 def _refusal(status: int, text: str) -> Exception:
-    if status >= 500 or status in RETRIED:
+    if status >= SERVER_ERRORS or status in RETRIED:
         return WireError(f"HTTP {status}: {text[:200]}")
     lowered = text.lower()
     if status in (400, 413) and ("too long" in lowered or "context length" in lowered or "context_length" in lowered):
-        return PromptTooLong(text[:200])
-    return GaveUp(f"the server refused the request: HTTP {status}: {text[:200]}")
+        return PromptTooLongError(text[:200])
+    return GaveUpError(f"the server refused the request: HTTP {status}: {text[:200]}")
 
 
 def _from_body(body: "Any") -> Answer:

@@ -1,9 +1,12 @@
 """From the environment and the command line to an episode and an exit code."""
 
+# Importing pathlib would cost a tenth of an episode.
+# ruff: noqa: PTH109, PTH123
+
 import os
 import sys
 
-from .chat import Chat, GaveUp
+from .chat import Chat, GaveUpError
 from .loop import Agent
 from .options import HELP, Options, UsageError, parse
 from .tools import Workspace
@@ -29,7 +32,7 @@ def main(arguments: "Sequence[str]", environment: "Mapping[str, str]") -> int:
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a policy may say what UTF-8 cannot
     try:
         print(agent.work(instruction))
-    except GaveUp as error:
+    except GaveUpError as error:
         print(f"agent: gave up: {error}", file=sys.stderr)
         return GAVE_UP
     return FINISHED

@@ -2,7 +2,7 @@
 
 import json
 
-from .chat import Answer, Chat, GaveUp, PromptTooLong
+from .chat import Answer, Chat, GaveUpError, PromptTooLongError
 from .tools import DELEGATE, FILE_TOOLS, FINISH, ToolError, Workspace, text_argument
 
 TYPE_CHECKING = False
@@ -28,20 +28,21 @@ class Agent:
     """One episode: contexts (main and sub-agents) over one workspace, sharing one budget of model calls."""
 
     def __init__(self, chat: Chat, workspace: Workspace, options: "Options") -> None:
+        """Ready to work in `workspace` with whoever answers at `chat`."""
         self._chat = chat
         self._workspace = workspace
         self._options = options
         self._calls_left = options.max_turns
 
     def work(self, prompt: str, depth: int = 0) -> str:
-        """Work on `prompt` to the end in a fresh context and return the final message. Raises GaveUp."""
+        """Work on `prompt` to the end in a fresh context and return the final message. Raises GaveUpError."""
         tools = [*FILE_TOOLS, *([DELEGATE] if depth < self._options.depth else []), FINISH]
         root = _root(prompt, depth)
         messages = list(root)
         while True:
             try:
                 answer = self._ask(messages, tools)
-            except PromptTooLong as refused:
+            except PromptTooLongError as refused:
                 messages = self._compacted(root, messages[:-1], tools, refused)
                 continue
             messages.append(answer.message)
@@ -58,21 +59,25 @@ class Agent:
 
     def _ask(self, messages: "list[Message]", tools: "list[Message]") -> Answer:
         if self._calls_left <= 0:
-            raise GaveUp(f"still working after {self._options.max_turns} model calls (--max-turns)")
+            raise GaveUpError(f"still working after {self._options.max_turns} model calls (--max-turns)")
         self._calls_left -= 1
         return self._chat.ask(messages, tools)
 
     def _compacted(
-        self, root: "list[Message]", messages: "list[Message]", tools: "list[Message]", refused: PromptTooLong | None
+        self,
+        root: "list[Message]",
+        messages: "list[Message]",
+        tools: "list[Message]",
+        refused: PromptTooLongError | None,
     ) -> "list[Message]":
         """A new root that ends in a summary of `messages`; whole turns are forgotten until the request for it fits."""
         while True:
             messages = _whole_turns(messages, len(root))
             if refused is not None and len(messages) <= len(root):
-                raise GaveUp(f"the context is full and nothing is left to summarise: {refused}")
+                raise GaveUpError(f"the context is full and nothing is left to summarise: {refused}")
             try:
                 answer = self._ask([*messages, {"role": "user", "content": COMPACT}], tools)
-            except PromptTooLong as again:
+            except PromptTooLongError as again:
                 refused, messages = again, messages[:-1]
                 continue
             summary = answer.message["content"] or "(none)"

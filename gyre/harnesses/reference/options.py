@@ -30,6 +30,8 @@ options:
 exit code: 0 finished, 2 gave up (the reason is on stderr), 64 wrong usage
 """
 
+LARGEST = 1e12
+
 
 class UsageError(Exception):
     """The command line or the environment is wrong."""
@@ -39,6 +41,7 @@ class Options:
     """What may be set on the command line. Times in seconds, sizes in tokens or characters as in `HELP`."""
 
     def __init__(self) -> None:
+        """The defaults."""
         self.max_turns = 40
         self.max_tokens = 1024
         self.compact_at = 0
@@ -78,6 +81,6 @@ def _number(word: str, value: str, kind: type) -> float:
     except ValueError:
         number = -1
     smallest = 1 if word in ("--max-turns", "--max-tokens", "--output-limit") else 0
-    if not smallest <= number < 1e12:
+    if not smallest <= number < LARGEST:
         raise UsageError(f"{word}: {value!r} is not a number of at least {smallest}")
     return number

@@ -11,8 +11,10 @@ SECRETS = ("OPENAI_", "GYRE_")
 
 
 def run(command: str, folder: str, timeout: float, limit: int) -> tuple[str, int | None]:
-    """Output (stdout and stderr together, at most `limit` bytes of it kept) and exit code, None if stopped after
-    `timeout` seconds. Whatever the command started in its own process group is killed when it ends."""
+    """What a command says (stdout and stderr together, at most `limit` bytes) and its exit code, None if stopped.
+
+    It is stopped after `timeout` seconds. Whatever is left of its process group is killed when it ends.
+    """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(SECRETS)}
     with subprocess.Popen(
         ["/bin/sh", "-c", command],

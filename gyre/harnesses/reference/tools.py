@@ -1,5 +1,8 @@
 """What the agent can do in its workspace. A model's mistake comes back to it as an error text, never as a crash."""
 
+# Importing pathlib would cost a tenth of an episode.
+# ruff: noqa: PTH103, PTH110, PTH113, PTH118, PTH120, PTH123
+
 import os
 
 TYPE_CHECKING = False
@@ -48,6 +51,7 @@ class Workspace:
     """The folder that the agent works in: nothing outside it can be read or written by path."""
 
     def __init__(self, root: str, options: "Options") -> None:
+        """`root` is the folder; the options say how long a command may run and how much of a result is shown."""
         self._root = os.path.realpath(root)
         self._options = options
 

@@ -10,9 +10,19 @@ if TYPE_CHECKING:
     class Duplex(Protocol):
         """What is used of a plain or TLS socket."""
 
-        def sendall(self, data: bytes, /) -> None: ...
-        def recv(self, size: int, /) -> bytes: ...
-        def close(self) -> None: ...
+        def sendall(self, data: bytes, /) -> None:
+            """Send all of it."""
+
+        def recv(self, size: int, /) -> bytes:
+            """At most `size` bytes, none once the other side has closed."""
+
+        def close(self) -> None:
+            """Hang up."""
+
+
+PIECE = 65536  # bytes received at once, and the longest header line
+MOST_HEADERS = 200
+CONTINUE, OK = 100, 200  # the statuses between them only announce the real one
 
 
 class WireError(OSError):
@@ -69,7 +79,7 @@ class Connection:
         stream = self._connected()
         stream.sendall(request)
         status, headers = self._read_head()
-        while 100 <= status < 200:
+        while CONTINUE <= status < OK:
             status, headers = self._read_head()
         return status, self._body(headers)
 
@@ -89,16 +99,17 @@ class Connection:
         lines = []
         while line := self._line():
             lines.append(line)
-            if len(lines) > 200:
-                raise WireError("the server sent more than 200 header lines")
-        start = lines[0].split(None, 2) if lines else []
-        if len(start) < 2 or not start[0].startswith("HTTP/1.") or not start[1].isdigit():
+            if len(lines) > MOST_HEADERS:
+                raise WireError(f"the server sent more than {MOST_HEADERS} header lines")
+        version, _, rest = lines[0].partition(" ") if lines else ("", "", "")
+        status = rest[:3]
+        if not version.startswith("HTTP/1.") or not status.isdigit():
             raise WireError("the server does not speak HTTP/1.1")
         headers = {}
         for line in lines[1:]:
             name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
-        return int(start[1]), headers
+        return int(status), headers
 
     def _body(self, headers: dict[str, str]) -> "Iterator[bytes]":
         if "chunked" in headers.get("transfer-encoding", "").lower():
@@ -127,20 +138,20 @@ class Connection:
 
     def _until_closed(self) -> "Iterator[bytes]":
         yield self._buffer
-        while piece := self._socket.recv(65536) if self._socket else b"":
+        while piece := self._socket.recv(PIECE) if self._socket else b"":
             yield piece
         self.close()
 
     def _line(self) -> str:
         while b"\n" not in self._buffer:
-            if len(self._buffer) > 65536:
+            if len(self._buffer) > PIECE:
                 raise WireError("the server sent an endless header line")
             self._fill()
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.rstrip(b"\r").decode("latin-1")
 
     def _fill(self) -> None:
-        piece = self._socket.recv(65536) if self._socket else b""
+        piece = self._socket.recv(PIECE) if self._socket else b""
         if not piece:
             raise WireError("the server hung up in the middle of an answer")
         self._buffer += piece

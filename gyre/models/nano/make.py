@@ -5,6 +5,7 @@ with mistakes, which leaves reinforcement something to improve. Deterministic fr
 """
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,6 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        attn_implementation="sdpa",
         dtype="float32",
     )
     return LlamaForCausalLM(config)
@@ -64,7 +64,7 @@ def fit(model: LlamaForCausalLM, work: Iterator[list[Row]], stage: Stage) -> Ite
         logits = model(input_ids=ids).logits[:, :-1]  # (B, T-1, V)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         yield loss.item()
@@ -79,7 +79,7 @@ def stage_batches(tokenizer: PreTrainedTokenizerFast, stage: Stage, seed: int) -
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """Write the folder that `from_pretrained` reads."""
-    model.generation_config = GenerationConfig(
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True, temperature=1.0
     )
     model.save_pretrained(out)
@@ -113,7 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stage in STAGES:
         for step, loss in enumerate(fit(model, stage_batches(tokenizer, stage, options.seed), stage), start=1):
             if step % 50 == 0 or step == stage.steps:
-                print(f"{'clean' if stage.rate is None else 'noisy'} step {step:4d}  loss {loss:.3f} nats", flush=True)
+                kind = "clean" if stage.rate is None else "noisy"
+                sys.stdout.write(f"{kind} step {step:4d}  loss {loss:.3f} nats\n")
+                sys.stdout.flush()
     save(model, tokenizer, options.out)
 
 

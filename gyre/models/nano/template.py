@@ -16,6 +16,7 @@ PAD = "<|endoftext|>"
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 SPECIAL = (PAD, START, END)
 DONE = "done"
+SYSTEM = "You work in a folder."  # the first line of the reference harness's system prompt
 
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
@@ -51,11 +52,11 @@ def call_text(call: Call) -> str:
 
 
 def episode(task: WordTask, turns: tuple[str, ...], results: tuple[str, ...]) -> list[tuple[str, bool]]:
-    """The whole conversation as pieces (text, sampled?): `turns` are the assistant's, `results` answer all but the last.
+    """The whole conversation as pieces (text, sampled?): `results` answer all turns but the last.
 
     Exactly what `CHAT_TEMPLATE` renders for the reference harness's messages (a test holds the two together).
     """
-    pieces = [(f"{START}system\nYou work in a folder.{END}\n{START}user\n{task.instruction}{END}\n", False)]
+    pieces = [(f"{START}system\n{SYSTEM}{END}\n{START}user\n{task.instruction}{END}\n", False)]
     for index, turn in enumerate(turns):
         pieces += [(f"{START}assistant\n", False), (f"{turn}{END}", True), ("\n", False)]
         if index < len(results):

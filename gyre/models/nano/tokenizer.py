@@ -1,4 +1,4 @@
-"""nano's tokenizer: byte-level BPE, fitted on word tasks, so that every word, stem and run of JSON marks is one token."""
+"""nano's tokenizer: byte-level BPE, fitted on word tasks, so that each word and each run of JSON marks is one token."""
 
 import itertools
 
@@ -41,7 +41,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     split = [word for word in WORDS if len(raw.encode(word).ids) != 1]
     if split:
         raise ValueError(f"tokenizer: words of several tokens: {', '.join(split)}; raise VOCABULARY or CORPUS")
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=raw,
         eos_token=END,
         pad_token=PAD,
