@@ -1,0 +1,200 @@
+"""Any transformers causal LM as a rollout engine: continuous batching in a worker thread behind an asyncio front.
+
+    engine = TorchEngine(AutoModelForCausalLM.from_pretrained(folder), version=0)
+    generation = await engine.generate(GenerateRequest("r1", (5, 6, 7), Sampling(max_tokens=32), cache_key="x1"))
+
+The thread alone touches the model and the caches; everything asked of it runs between two decode steps.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from gyre.engines.batch import Row
+from gyre.engines.decoder import Decoder
+from gyre.engines.port import (
+    EngineError,
+    EngineUnavailable,
+    GenerateRequest,
+    Generation,
+    Health,
+    RequestRefused,
+    check_context,
+)
+from gyre.engines.weights import Parameters
+
+Work = Callable[[], None]
+
+
+class TorchEngine:
+    """An `Engine` over a model object, which belongs to the engine from here on.
+
+    Args:
+        model: a transformers causal LM with full attention, on the CPU.
+        version: policy version of its weights.
+        rows: most requests that decode together; further ones wait.
+        prefix_tokens: most tokens of finished sequences whose keys and values are kept for later calls.
+        chunk_tokens: most prompt tokens computed between two decode steps.
+
+    Raises:
+        EngineError: the model has layers other than full attention.
+    """
+
+    def __init__(
+        self, model: Any, *, version: int = 0, rows: int = 32, prefix_tokens: int = 16_384, chunk_tokens: int = 1024
+    ) -> None:
+        _check_model(model)
+        model.eval()
+        self._parameters = Parameters(model)
+        self._decoder = Decoder(model, version, rows, prefix_tokens, chunk_tokens, perf_counter)
+        self._context = int(model.config.max_position_embeddings)
+        self._vocabulary = int(model.get_input_embeddings().num_embeddings)
+        self._flights: dict[str, Row] = {}
+        self._down = ""
+        self._changing = asyncio.Lock()
+        self._inbox: SimpleQueue[Work | None] = SimpleQueue()
+        self._thread = Thread(target=self._work, name="gyre-torch-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def version(self) -> int:
+        """See `Engine`."""
+        return self._decoder.version
+
+    @property
+    def running(self) -> int:
+        """See `Engine`."""
+        return len(self._flights)
+
+    @property
+    def context(self) -> int:
+        """See `Engine`."""
+        return self._context
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """See `Generator`."""
+        if self._down:
+            raise EngineUnavailable(f"engine is {self._down}: send the request to another one")
+        if request.request_id in self._flights:
+            raise RequestRefused(f"request_id: {request.request_id!r} is in flight already; use a new id")
+        check_context(request, self._context, self._vocabulary)
+        row = self._flights[request.request_id] = Row(request, perf_counter())
+        self._inbox.put(lambda: self._decoder.add(row))
+        try:
+            return await asyncio.wrap_future(row.future)
+        except asyncio.CancelledError:
+            self._inbox.put(lambda: self._decoder.abort(lambda other: other is row))
+            raise
+        finally:
+            del self._flights[request.request_id]
+
+    async def abort(self, request_id: str) -> None:
+        """See `Generator`."""
+        if (row := self._flights.get(request_id)) is not None:
+            await self._between_steps(lambda: self._decoder.abort(lambda other: other is row))
+
+    async def abort_all(self) -> None:
+        """See `Generator`."""
+        await self._between_steps(self._abort_all)
+
+    async def health(self) -> Health:
+        """See `Generator`."""
+        return Health(self.version, self.running, self._context, admitting=not self._down)
+
+    async def close(self) -> None:
+        """See `Generator`."""
+        if self._down == "closed":
+            return
+        await self.abort_all()
+        self._down = "closed"
+        self._inbox.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def load(self, weights: Path | Mapping[str, Tensor], version: int) -> None:
+        """See `Engine`. Decoding goes on while the new weights are read."""
+        async with self._changing:
+            if self._down:
+                raise EngineUnavailable(f"engine is {self._down}: resume it to give it weights")
+            await self._take(weights, version)
+
+    async def release(self) -> None:
+        """See `Engine`."""
+        async with self._changing:
+            if self._down == "closed":
+                return
+            self._down = "released"
+            await self._between_steps(self._free)
+
+    async def resume(self, weights: Path | Mapping[str, Tensor], version: int) -> None:
+        """See `Engine`."""
+        async with self._changing:
+            if self._down == "closed":
+                raise EngineUnavailable("engine is closed: make a new one")
+            await self._take(weights, version)
+            self._down = ""
+
+    async def _take(self, weights: Path | Mapping[str, Tensor], version: int) -> None:
+        values = await asyncio.to_thread(self._parameters.prepare, weights)
+
+        def swap() -> None:
+            self._parameters.swap(values)
+            self._decoder.restart(version)
+
+        await self._between_steps(swap)
+
+    def _abort_all(self) -> None:
+        self._decoder.abort(lambda _: True)
+
+    def _free(self) -> None:
+        self._abort_all()
+        self._decoder.forget()
+        self._parameters.free()
+
+    async def _between_steps(self, work: Work) -> None:
+        """Run on the worker thread, after the step under way."""
+        if self._down == "closed":
+            return
+        done: Future[None] = Future()
+        done.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001  the caller gets it
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._inbox.put(run)
+        await asyncio.wrap_future(done)
+
+    def _work(self) -> None:
+        """The worker thread: what was asked, then a step, until closed."""
+        while True:
+            try:
+                work = self._inbox.get(block=not self._decoder.busy)
+            except Empty:
+                self._step()
+                continue
+            if work is None:
+                return
+            work()
+
+    def _step(self) -> None:
+        try:
+            self._decoder.step()
+        except Exception as error:  # noqa: BLE001  the thread's edge: its rows end with the reason
+            self._decoder.fail(error)
+
+
+def _check_model(model: Any) -> None:
+    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or getattr(model.config, "kv_sharing_modes", None):
+        raise EngineError(f"model: layers of kind {sorted(kinds)}; only full_attention without shared caches is served")
