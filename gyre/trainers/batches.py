@@ -1,0 +1,125 @@
+"""Rows of packed segments as tensors, and the log-probabilities of their targets (design §7, Packing).
+
+Attention is causal inside a segment and absent between segments; positions restart at 0. Logits exist only where the
+next token is a target, a few hundred at a time, and are computed again in the backward pass: a vocabulary of 49k would
+otherwise cost 200 kB a target.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from gyre.trainers.port import MicroStepRefused
+from schemas.training import Row, Segment
+
+_LOGIT_CHUNK = 256  # targets whose logits exist at once: 50 MB at a vocabulary of 49k
+
+
+@dataclass(frozen=True, slots=True)
+class RowTensors:
+    """One row of T tokens with U targets."""
+
+    ids: Tensor
+    """(1, T) int64."""
+    positions: Tensor
+    """(1, T) int64, from 0 in each segment."""
+    mask: Tensor | None
+    """(1, 1, T, T) float32, 0 where a query sees a key and -inf elsewhere; None for one segment: plainly causal."""
+    sources: Tensor
+    """(U,) int64: where in the row the token before each target lies."""
+    tokens: Tensor
+    """(U,) int64: the targets themselves."""
+    log_roll: Tensor
+    """(U,) float64, nats."""
+    owner: Tensor
+    """(U,) int64: index of each target's execution in the micro-step."""
+    weight: Tensor
+    """(U,) float64: 1 / (B N L_i)."""
+
+
+def row_tensors(row: Row, owners: Mapping[str, int], vocabulary: int) -> RowTensors:
+    """Lay a row's segments end to end.
+
+    Args:
+        row: at least one segment.
+        owners: index of each execution in the micro-step.
+        vocabulary: ids must be below it.
+    Raises:
+        MicroStepRefused: lengths differ, an id is outside the vocabulary, there is no target, or one has no context or
+            no finite log-probability; names execution, leaf, value and rule.
+    """
+    parts = [_segment(each, vocabulary) for each in row.segments]
+    lengths = [len(ids) for ids, _, _ in parts]
+    starts = np.cumsum([0, *lengths[:-1]])
+    places = [start + np.flatnonzero(target) for start, (_, target, _) in zip(starts, parts, strict=True)]
+    counts = [len(each) for each in places]
+    ids = np.concatenate([each[0] for each in parts]).astype(np.int64)
+    where = np.concatenate(places)
+    log_roll = np.concatenate([logprobs[target] for _, target, logprobs in parts])
+    return RowTensors(
+        ids=torch.from_numpy(ids)[None],
+        positions=torch.cat([torch.arange(length) for length in lengths])[None],
+        mask=_block_mask(lengths) if len(lengths) > 1 else None,
+        sources=torch.from_numpy(where - 1),
+        tokens=torch.from_numpy(ids[where]),
+        log_roll=torch.from_numpy(log_roll.astype(np.float64)),
+        owner=torch.from_numpy(np.repeat([owners[each.execution] for each in row.segments], counts)),
+        weight=torch.from_numpy(np.repeat([float(each.weight) for each in row.segments], counts)),
+    )
+
+
+def target_log_probs(model: Any, row: RowTensors, temperature: float) -> Tensor:
+    """(U,) float64: log pi_theta of each target given its context, `log_softmax(logits / temperature)`, nats.
+
+    Args:
+        model: a causal language model of transformers; its body and its head are called apart.
+        row: what to run.
+        temperature: the rollout's, so that the ratio compares the same two distributions; above 0.
+    """
+    body, head = model.base_model, model.get_output_embeddings()
+    hidden = body(input_ids=row.ids, position_ids=row.positions, attention_mask=row.mask, use_cache=False)
+    context = hidden.last_hidden_state[0, row.sources]  # (U, H)
+    parts = zip(torch.split(context, _LOGIT_CHUNK), torch.split(row.tokens, _LOGIT_CHUNK), strict=True)
+    logs = [checkpoint(_log_probs, head, states, tokens, temperature, use_reentrant=False) for states, tokens in parts]
+    return torch.cat(logs).double()
+
+
+def _log_probs(head: nn.Module, states: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+    logits: Tensor = head(states).float() / temperature  # (u, V)
+    return logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(1)
+
+
+def _block_mask(lengths: list[int]) -> Tensor:
+    segment = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))  # (T,)
+    seen = (segment[:, None] == segment[None, :]).tril_()
+    return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))[None, None]
+
+
+def _segment(segment: Segment, vocabulary: int) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float32]]:
+    ids = np.frombuffer(segment.ids, "<i4")
+    target = np.frombuffer(segment.target, np.uint8).astype(bool)
+    logprobs = np.frombuffer(segment.logprobs, "<f4")
+    if not 0 < len(ids) == len(target) == len(logprobs):
+        found = f"ids {len(ids)}, target {len(target)}, logprobs {len(logprobs)} entries"
+        raise _refused(segment, f"{found}: need equally many, at least one")
+    if ids.min() < 0 or ids.max() >= vocabulary:
+        raise _refused(
+            segment, f"ids from {ids.min()} to {ids.max()}: need 0 to {vocabulary - 1}, the model's vocabulary"
+        )
+    if not target.any():
+        raise _refused(segment, "target is 0 throughout: a segment without targets trains nothing, leave it out")
+    if target[0]:
+        raise _refused(segment, "target[0] = 1: the first token has no context to be predicted from")
+    if not np.isfinite(logprobs[target]).all():
+        raise _refused(segment, "logprobs: a target's behaviour log-probability is not finite")
+    return ids, target, logprobs
+
+
+def _refused(segment: Segment, problem: str) -> MicroStepRefused:
+    return MicroStepRefused(f"execution {segment.execution}, leaf {segment.leaf}: {problem}")

@@ -1,0 +1,108 @@
+"""Weights and optimizer state as safetensors files, named by their digest, durable before anyone hears of them.
+
+A file is written aside, flushed to disk, renamed, and the folder is flushed: a crash leaves the whole file or none.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gyre.trainers.port import WeightsRefused
+from schemas.refs import WeightsRef
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Kind = Literal["weights", "optimizer"]
+
+_CHUNK = 1 << 22  # bytes read at once
+
+
+def save_tensors(tensors: Mapping[str, "Tensor"], folder: Path, kind: Kind) -> WeightsRef:
+    """Write `<folder>/<kind>/<digest>.safetensors`; it is on disk when this returns.
+
+    Args:
+        tensors: contiguous and on the CPU; the same ones always give the same digest.
+        folder: the run folder, which the address in the reference is relative to.
+        kind: the folder in it.
+    Raises:
+        OSError: the disk is full or not writable; nothing stays behind.
+    """
+    from safetensors.torch import save_file
+
+    home = folder / kind
+    home.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(suffix=".tmp", dir=home)
+    os.close(handle)
+    aside = Path(name)
+    try:
+        save_file(dict(tensors), aside, metadata={"format": "pt"})
+        _flush(aside)
+        digest = file_digest(aside)
+        place = home / f"{digest}.safetensors"
+        os.replace(aside, place)
+    finally:
+        aside.unlink(missing_ok=True)
+    _flush(home)
+    return WeightsRef(digest=digest, size=place.stat().st_size, address=f"{kind}/{place.name}")
+
+
+def load_tensors(path: Path) -> "dict[str, Tensor]":
+    """Read a safetensors file; raises `WeightsRefused` if it is missing or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise WeightsRefused(f"{path}: not a readable safetensors file ({error})") from error
+    return tensors
+
+
+def locate(folder: Path, reference: WeightsRef) -> Path:
+    """The file behind a reference, once its size and digest are found true; raises `WeightsRefused` otherwise."""
+    path = folder / reference.address
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise WeightsRefused(f"address = {reference.address!r}: leads out of the run folder {folder}")
+    if not path.is_file():
+        raise WeightsRefused(f"{path}: missing; restore it from a copy of the run folder")
+    size = path.stat().st_size
+    if size != reference.size:
+        raise WeightsRefused(f"{path}: {size} bytes, the log says {reference.size}: the file is damaged")
+    found = file_digest(path)
+    if found != reference.digest:
+        raise WeightsRefused(f"{path}: digest {found[:12]}, the log says {reference.digest[:12]}: the file is damaged")
+    return path
+
+
+def prune(folder: Path, keep: Collection[WeightsRef]) -> int:
+    """Delete weights and optimizer files that `keep` does not name, and what crashed writes left; returns how many.
+
+    For the core alone, between two saves. Other folders and other kinds of files are left as they are.
+    """
+    kept = {(folder / each.address).resolve() for each in keep}
+    found = [each for kind in ("weights", "optimizer") for each in (folder / kind).glob("*")]
+    gone = [each for each in found if each.suffix in {".safetensors", ".tmp"} and each.resolve() not in kept]
+    for each in gone:
+        each.unlink(missing_ok=True)
+    return len(gone)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content, lower-case hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

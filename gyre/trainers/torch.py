@@ -1,0 +1,239 @@
+"""The trainer on one machine: a causal language model of transformers in float32, its gradient in one flat accumulator.
+
+Rows run one after another, so that memory is that of the longest row, not of the micro-step; decoder layers of long
+rows are computed again in the backward pass. Each target's weight is in its segment, so micro-steps simply add up.
+What is left out: tree attention over shared prefixes, mixed precision, sharding.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from gyre.rl import objective
+from gyre.rl.objective import Decision, Targets
+from gyre.trainers.batches import RowTensors, row_tensors, target_log_probs
+from gyre.trainers.checkpoint import load_tensors, save_tensors
+from gyre.trainers.optimizer import Adam, AdamSettings, refuse_misfit
+from gyre.trainers.port import AccumulatorSpoilt, Applied, Finished, MicroStepRefused, Saved
+from gyre.trainers.stats import Tally
+from schemas.training import MicroStepEnqueued, RatioMeasured
+
+_RECOMPUTE_TOKENS = 512  # longer rows keep one hidden state a layer instead of all activations
+
+
+class TorchTrainer:
+    """Implements `gyre.trainers.port.Trainer`.
+
+    Args:
+        model: float32, on the CPU, in eval mode (dropout would give each cell another gradient).
+        temperature: the rollout's, above 0.
+        settings: the objective.
+        adam: the optimizer; its state is made when first needed, which is on the core.
+    Raises:
+        ValueError: the temperature, or a model whose head is more than one linear map.
+    """
+
+    def __init__(self, model: Any, temperature: float, settings: objective.Settings, adam: AdamSettings) -> None:
+        if temperature <= 0.0:
+            raise ValueError(f"temperature = {temperature}: training needs the rollout's, above 0")
+        _refuse_scaled_logits(model)
+        self._model = model.eval()
+        self._vocabulary: int = model.get_input_embeddings().num_embeddings
+        self._temperature = temperature
+        self._settings = settings
+        self._adam_settings = adam
+        self._adam: Adam | None = None
+        self._parameters = dict(model.named_parameters())
+        self._layers = _recomputable(model)
+        self._flat: Tensor | None = None
+        self._spoilt = False
+
+    @property
+    def gradient(self) -> Tensor:
+        """See the port; zero if nothing was accumulated."""
+        self._refuse_spoilt()
+        return self._accumulator()
+
+    def load(self, weights: Path) -> None:
+        """See the port."""
+        found = load_tensors(weights)
+        state, tied = _state(self._model)
+        refuse_misfit(state, {name: each for name, each in found.items() if name not in tied}, str(weights))
+        with torch.no_grad():
+            for name, each in state.items():
+                each.copy_(found[name])
+        self.zero()
+
+    def zero(self) -> None:
+        """See the port."""
+        self._accumulator().zero_()
+        self._spoilt = False
+
+    def release(self) -> None:
+        """See the port."""
+        self._flat = None
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def apply(self, reduced: Tensor) -> Applied:
+        """See the port."""
+        return self._optimizer().apply(reduced)
+
+    def save(self, folder: Path) -> Saved:
+        """See the port. Files are `weights/<digest>.safetensors` and `optimizer/<digest>.safetensors`."""
+        weights = save_tensors(_state(self._model)[0], folder, "weights")
+        return Saved(weights, save_tensors(self._optimizer().state(), folder, "optimizer"))
+
+    def restore(self, weights: Path, optimizer: Path) -> None:
+        """See the port."""
+        state = load_tensors(optimizer)
+        refuse_misfit(self._optimizer().state(), state, str(optimizer))
+        self.load(weights)
+        self._optimizer().restore(state)
+
+    def micro_step(self, enqueued: MicroStepEnqueued) -> Finished:
+        """See the port."""
+        self._refuse_spoilt()
+        owners, advantages = _executions(enqueued)
+        rows = [row_tensors(each, owners, self._vocabulary) for each in enqueued.rows]
+        if enqueued.kind == "measure":
+            return self._measured(enqueued, owners, rows)
+        decisions = {
+            owners[each.execution]: Decision(each.ratio, each.mask)
+            for each in enqueued.masks
+            if each.execution in owners
+        }
+        self._decide_spread(rows, decisions, advantages)
+        self._spoilt = True  # until every row is in: half a micro-step must never reach a reduction
+        tally = Tally(len(owners))
+        for row in rows:
+            self._train(row, decisions, advantages, tally)
+        self._spoilt = False
+        return Finished(stats=tuple(tally.stats(index, each, decisions[index]) for each, index in owners.items()))
+
+    def _measured(self, enqueued: MicroStepEnqueued, owners: dict[str, int], rows: list[RowTensors]) -> Finished:
+        tally = self._tally(rows, len(owners))
+        sums = {execution: tally.measured(index) for execution, index in owners.items()}
+        return Finished(
+            measured=tuple(
+                RatioMeasured(
+                    step=enqueued.step,
+                    micro_step=enqueued.micro_step,
+                    execution=execution,
+                    log_ratio_sum=log_ratio,
+                    count=count,
+                )
+                for execution, (log_ratio, count) in sums.items()
+            )
+        )
+
+    def _decide_spread(self, rows: list[RowTensors], decisions: dict[int, Decision], advantages: list[float]) -> None:
+        """Measure first what lies in several rows: a ratio needs all of an execution's targets before any trains."""
+        present = [set(row.owner.tolist()) for row in rows]
+        spread = {each for each in range(len(advantages)) if sum(each in owners for owners in present) > 1}
+        spread -= decisions.keys()
+        touched = [row for row, owners in zip(rows, present, strict=True) if owners & spread]
+        tally = self._tally(touched, len(advantages))
+        for index in spread:
+            decisions[index] = objective.decide(*tally.measured(index), advantages[index], self._settings)
+
+    @torch.no_grad()
+    def _tally(self, rows: list[RowTensors], executions: int) -> Tally:
+        tally = Tally(executions)
+        for row in rows:
+            log_pi = target_log_probs(self._model, row, self._temperature)
+            if not log_pi.isfinite().all():
+                raise MicroStepRefused("log pi is not finite under these weights: go back to the last good version")
+            tally.add(row.owner, log_pi - row.log_roll, torch.zeros_like(log_pi))
+        return tally
+
+    def _train(self, row: RowTensors, decisions: dict[int, Decision], advantages: list[float], tally: Tally) -> None:
+        self._accumulator()
+        for layer in self._layers:
+            layer.training = (
+                row.ids.numel() > _RECOMPUTE_TOKENS
+            )  # of the layer alone: what is inside stays in eval mode
+        log_pi = target_log_probs(self._model, row, self._temperature)
+        log_ratio = log_pi.detach() - row.log_roll
+        if not log_pi.isfinite().all():
+            raise AccumulatorSpoilt("log pi is not finite under these weights: go back to the last good version")
+        for index in set(row.owner.tolist()) - decisions.keys():
+            mine = log_ratio[row.owner == index]
+            decisions[index] = objective.decide(float(mine.sum()), len(mine), advantages[index], self._settings)
+        targets = _targets(row, log_pi, decisions, advantages)
+        losses = objective.target_losses(targets, self._settings)
+        tally.add(row.owner, log_ratio, losses.detach())
+        if targets.advantage.any():
+            (losses * row.weight).sum().backward()  # type: ignore[no-untyped-call]
+
+    def _accumulator(self) -> Tensor:
+        """The flat gradient, (P,); each parameter's `grad` is a view into it, which autograd adds to in place."""
+        if self._flat is None:
+            self._flat = torch.zeros(sum(each.numel() for each in self._parameters.values()))
+            parts = torch.split(self._flat, [each.numel() for each in self._parameters.values()])
+            for parameter, part in zip(self._parameters.values(), parts, strict=True):
+                parameter.grad = part.view_as(parameter)
+        return self._flat
+
+    def _optimizer(self) -> Adam:
+        if self._adam is None:
+            self._adam = Adam({name: each.data for name, each in self._parameters.items()}, self._adam_settings)
+        return self._adam
+
+    def _refuse_spoilt(self) -> None:
+        if self._spoilt:
+            raise AccumulatorSpoilt("a micro-step broke half-way: zero() the accumulator and discard the contribution")
+
+
+def _executions(enqueued: MicroStepEnqueued) -> tuple[dict[str, int], list[float]]:
+    """Index of each execution, in order of appearance, and its advantage."""
+    advantages: dict[str, float] = {}
+    if not enqueued.rows or not all(each.segments for each in enqueued.rows):
+        raise MicroStepRefused(f"micro_step {enqueued.micro_step}: rows and their segments must not be empty")
+    for segment in (each for row in enqueued.rows for each in row.segments):
+        if advantages.setdefault(segment.execution, segment.advantage) != segment.advantage:
+            found = f"advantage = {segment.advantage} and {advantages[segment.execution]}"
+            raise MicroStepRefused(f"execution {segment.execution}: {found}: an execution has one advantage")
+    return {each: index for index, each in enumerate(advantages)}, list(advantages.values())
+
+
+def _targets(row: RowTensors, log_pi: Tensor, decisions: dict[int, Decision], advantages: list[float]) -> Targets:
+    unknown = Decision(1.0, 1)  # of executions that lie in other rows
+    known = [decisions.get(each, unknown) for each in range(len(advantages))]
+    return Targets(
+        log_pi=log_pi,
+        log_roll=row.log_roll,
+        advantage=torch.tensor(advantages, dtype=torch.float64)[row.owner],
+        ratio=torch.tensor([each.ratio for each in known], dtype=torch.float64)[row.owner],
+        mask=torch.tensor([each.mask for each in known], dtype=torch.float64)[row.owner],
+    )
+
+
+def _state(model: nn.Module) -> tuple[dict[str, Tensor], set[str]]:
+    """The state that a file holds, and the names that only repeat another one's tensor (tied embeddings)."""
+    first: dict[int, str] = {}
+    every = model.state_dict()
+    kept = {name: each for name, each in every.items() if first.setdefault(each.data_ptr(), name) == name}
+    return kept, set(every) - set(kept)
+
+
+def _recomputable(model: nn.Module) -> list[Any]:
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers: list[Any] = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+    for each in layers:
+        each.gradient_checkpointing = True
+        each._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # noqa: SLF001 - its documented hook
+    return layers
+
+
+def _refuse_scaled_logits(model: Any) -> None:
+    """Heads that scale or bend their logits would train another distribution than the engine samples from."""
+    for field in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
+        value = getattr(model.config, field, None)
+        if value not in (None, 1, 1.0):
+            raise ValueError(f"{model.config.model_type}: {field} = {value}: only a plain linear head can be trained")
