@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -135,10 +136,13 @@ class Batch:
         made = int(self._made[source])
         self._ids[target, :made] = self._ids[source, :made]
         self._logprobs[target, :made] = self._logprobs[source, :made]
-        for array in (self.last, self.lengths, self._made, self._limits, self._keys):
+        for array in self._columns():
             array[target] = array[source]
-        for array in (self._temperature, self._top_p, self._top_k, self._stops):
-            array[target] = array[source]
+
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        """The arrays that hold one entry a row and are as small as that."""
+        state = (self.last, self.lengths, self._made, self._limits, self._keys)
+        return *state, self._temperature, self._top_p, self._top_k, self._stops
 
     def _set_stops(self, place: int, stops: Sequence[int]) -> None:
         if (missing := len(stops) - self._stops.shape[1]) > 0:

@@ -124,7 +124,7 @@ class Decoder:
             row.future.set_exception(reason)
 
     def _gather(self) -> Group | None:
-        """Choose waiting rows for a prefill: while there is room, padding is cheap, and none could copy from another."""
+        """Choose waiting rows for a prefill: while there is room and padding is cheap, and none could copy another."""
         chosen: list[Row] = []
         filled: list[int] = []
         sources: list[Segment | None] = []

@@ -20,11 +20,11 @@ class Segment:
     values: tuple[Tensor, ...]
 
 
-class SlotCache(Cache):  # type: ignore[misc]  # transformers is untyped
+class SlotCache(Cache):
     """A transformers cache whose rows are sequences of different lengths.
 
-    Blocks are (rows, heads, length, dim) a layer, zeroed when made (a masked column must still be finite, or 0 * NaN would
-    spread) and doubled as needed. Before a forward pass say where it writes: `at_ends` or `at_spans`.
+    Blocks are (rows, heads, length, dim) a layer, zeroed when made (a masked column must still be finite, or 0 * NaN
+    would spread) and doubled as needed. Before a forward pass say where it writes: `at_ends` or `at_spans`.
     """
 
     def __init__(self, rows: int, length: int) -> None:
@@ -48,18 +48,18 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._values = [self._grown(block) for block in self._values]
 
     def at_ends(self, positions: Tensor, window: int) -> None:
-        """Next pass: one new token for each of the first n rows, row r's at column positions[r]; reads `window` columns."""
+        """Next pass: one new token for each of n rows, row r's at column positions[r]; reads `window` columns."""
         self._row_index = torch.arange(positions.shape[0])
         self._positions, self._spans, self._window = positions, None, window
 
     def at_spans(self, spans: Sequence[tuple[int, int]], window: int) -> None:
-        """Next pass: row r's first `count` new tokens go to columns [start, start + count), for (start, count) of spans."""
+        """Next pass: row r's first `count` new tokens go to columns from `start`, for its (start, count) of spans."""
         self._spans, self._window = spans, window
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """Write (n, heads, new, dim) where the plan says; views (n, heads, window, dim) of keys and values come back."""
+        """Write (n, heads, new, dim) where the plan says; returns views (n, heads, window, dim) of keys and values."""
         self._ensure(layer_idx, key_states[0, :, 0], value_states[0, :, 0])
         read = []
         for block, states in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):

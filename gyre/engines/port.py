@@ -22,7 +22,7 @@ class RequestRefused(EngineError):
 
 
 class ContextOverflow(RequestRefused):
-    """Prompt and allowed output do not fit the model's context. Attributes `tokens` and `maximum` carry both numbers."""
+    """Prompt and allowed output do not fit the model's context; `tokens` and `maximum` carry both numbers."""
 
     def __init__(self, tokens: int, maximum: int) -> None:
         super().__init__(
@@ -33,7 +33,7 @@ class ContextOverflow(RequestRefused):
 
 
 class EngineUnavailable(EngineError):
-    """Not now, or not here: draining, released, closed or unreachable. The same request may succeed at another engine."""
+    """Not now, or not here: draining, released, closed or unreachable. Another engine may serve the same request."""
 
 
 class EngineFailed(EngineError):
@@ -98,8 +98,8 @@ class Generation:
 
     output_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Nats, float32, one for each output token: log_softmax(logits / temperature), renormalised over what top-k and then
-    top-p left: the distribution that was sampled. Greedy tokens were certain: 0."""
+    """Nats, float32, one for each output token: log_softmax(logits / temperature), renormalised over what top-k and
+    then top-p left: the distribution that was sampled. Greedy tokens were certain: 0."""
     versions: tuple[VersionSpan, ...]
     """The policy version of each output token, as runs that add up to len(output_ids)."""
     finish: Finish
@@ -186,7 +186,7 @@ class Engine(Generator, Protocol):
         ...
 
     async def release(self) -> None:
-        """Abort what is in flight and free the memory of parameters, keys and values; `generate` is refused until `resume`."""
+        """Abort what is in flight, free parameters, keys and values, and refuse `generate` until `resume`."""
         ...
 
     async def resume(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:

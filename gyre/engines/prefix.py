@@ -43,7 +43,7 @@ class PrefixStore:
         self.tokens = 0
 
     def add(self, kept: Kept) -> None:
-        """Retain a sequence, dropping the least recently used ones beyond the budget (one too long for it is not kept)."""
+        """Retain a sequence and drop the least recently used beyond the budget; one longer than that is not kept."""
         if len(kept.tokens) > self._budget:
             return
         for number, other in list(self._kept.items()):

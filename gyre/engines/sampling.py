@@ -1,9 +1,9 @@
 """Draw one token a row from logits, vectorised, and say how likely it was.
 
 The draw is by inversion: one uniform number a token, found in the cumulative distribution. The number comes from a
-counter, not from a generator with state: row r's token at absolute position p uses u = mix(key_r, p). So the tokens of a
-request depend on its seed and its logits, not on which other requests share its batch, and a request that is continued
-elsewhere from its partial output goes on as it would have here.
+counter, not from a generator with state: row r's token at absolute position p uses u = mix(key_r, p). So the tokens of
+a request depend on its seed and its logits, not on which other requests share its batch, and a request that is
+continued elsewhere from its partial output goes on as it would have here.
 """
 
 from hashlib import blake2b
@@ -41,12 +41,11 @@ def uniforms(keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
     mixed ^= mixed >> np.uint64(31)
-    return ((mixed >> np.uint64(16)).astype(np.float64) + 0.5) / _STEPS
+    draws: NDArray[np.float64] = ((mixed >> np.uint64(16)).astype(np.float64) + 0.5) / _STEPS
+    return draws
 
 
-def sample(
-    logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, uniform: Tensor
-) -> tuple[Tensor, Tensor]:
+def sample(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Draw one token a row.
 
     The distribution is softmax(logits / temperature), cut to the `top_k` likeliest tokens, then to the smallest set of

@@ -80,17 +80,21 @@ class ScriptedEngine:
 
     @property
     def version(self) -> int:
+        """See `Engine`."""
         return self._version
 
     @property
     def running(self) -> int:
+        """See `Engine`."""
         return len(self._flights)
 
     @property
     def context(self) -> int:
+        """See `Engine`."""
         return self._context
 
     async def generate(self, request: GenerateRequest) -> Generation:
+        """See `Generator`."""
         self._check(request)
         line = self._script(request)
         cached = _common_prefix(self._seen.get(request.cache_key, ()), request.input_ids[:-1])
@@ -105,30 +109,37 @@ class ScriptedEngine:
         )
 
     async def abort(self, request_id: str) -> None:
+        """See `Generator`."""
         if flight := self._flights.get(request_id):
             flight.aborted = True
 
     async def abort_all(self) -> None:
+        """See `Generator`."""
         for flight in self._flights.values():
             flight.aborted = True
 
     async def health(self) -> Health:
+        """See `Generator`."""
         return Health(self._version, self.running, self._context, admitting=not self._down)
 
     async def close(self) -> None:
+        """See `Generator`."""
         await self.abort_all()
         self._down = "closed"
 
-    async def load(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
+    async def load(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:  # noqa: ARG002  it has none
+        """See `Engine`."""
         if self._down:
             raise EngineUnavailable(f"engine is {self._down}: resume it to give it weights")
         self._take(version)
 
     async def release(self) -> None:
+        """See `Engine`."""
         await self.abort_all()
         self._down = "released"
 
-    async def resume(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
+    async def resume(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:  # noqa: ARG002
+        """See `Engine`."""
         self._down = ""
         self._take(version)
 

@@ -15,6 +15,7 @@ from threading import Thread
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gyre.engines.batch import Row
@@ -44,7 +45,7 @@ class TorchEngine:
         chunk_tokens: most prompt tokens computed between two decode steps.
 
     Raises:
-        EngineError: the model has layers other than full attention.
+        EngineError: the model is not float32, or has layers other than full attention.
     """
 
     def __init__(
@@ -110,10 +111,8 @@ class TorchEngine:
 
     async def close(self) -> None:
         """See `Generator`."""
-        if self._down == "closed":
-            return
-        await self.abort_all()
-        self._down = "closed"
+        self._down = "closed"  # nothing is put in the inbox after this but what follows
+        self._inbox.put(self._abort_all)
         self._inbox.put(None)
         await asyncio.to_thread(self._thread.join)
 
@@ -195,6 +194,8 @@ class TorchEngine:
 
 
 def _check_model(model: Any) -> None:
+    if model.dtype != torch.float32:
+        raise EngineError(f"model: dtype {model.dtype}; load it with dtype=torch.float32")
     kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or getattr(model.config, "kv_sharing_modes", None):
         raise EngineError(f"model: layers of kind {sorted(kinds)}; only full_attention without shared caches is served")

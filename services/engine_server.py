@@ -1,0 +1,73 @@
+"""An engine over HTTP, token-in and token-out: POST /generate, POST /abort, GET /health (see gyre.engines.wire)."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from gyre.engines.port import EngineError, Generator, RequestRefused
+from gyre.engines.wire import STATUS, AbortBody, ErrorBody, GenerateBody, GenerationBody, HealthBody
+
+MAX_BODY_BYTES = 64 * 2**20
+"""A million tokens are 5.3 MiB."""
+
+Body = TypeVar("Body", bound=BaseModel)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def engine_app(engine: Generator, admitting: Callable[[], bool]) -> web.Application:
+    """Serve any generator.
+
+    Args:
+        engine: what generates; it stays the caller's, who closes it.
+        admitting: asked before each generation; when False the answer is 503 {"error": "draining"}. Requests under way
+            go on, and aborts are always heard.
+    """
+
+    async def generate(request: web.Request) -> web.Response:
+        if not admitting():
+            return _answer(ErrorBody(error="draining", detail="this cell admits no requests now: use another one"), 503)
+        body = _parsed(GenerateBody, await request.read())
+        return _answer(GenerationBody.of(await engine.generate(body.request())))
+
+    async def abort(request: web.Request) -> web.Response:
+        request_id = _parsed(AbortBody, await request.read()).request_id
+        await (engine.abort_all() if request_id is None else engine.abort(request_id))
+        return web.json_response({})
+
+    async def health(_: web.Request) -> web.Response:
+        now = await engine.health()
+        open_now = now.admitting and admitting()
+        return _answer(HealthBody(version=now.version, running=now.running, context=now.context, admitting=open_now))
+
+    app = web.Application(middlewares=[_errors], client_max_size=MAX_BODY_BYTES)
+    app.add_routes([web.post("/generate", generate), web.post("/abort", abort), web.get("/health", health)])
+    return app
+
+
+def engine_runner(app: web.Application) -> web.AppRunner:
+    """A runner under which a client that hangs up cancels its generation, as `engine_app` needs."""
+    return web.AppRunner(app, handler_cancellation=True, access_log=None)
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except EngineError as error:
+        body = ErrorBody.of(error)
+        return _answer(body, STATUS[body.error])
+
+
+def _parsed(kind: type[Body], raw: bytes) -> Body:
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        raise RequestRefused(f"{where}: {first['msg']}") from error
+
+
+def _answer(body: BaseModel, status: int = 200) -> web.Response:
+    return web.Response(text=body.model_dump_json(), status=status, content_type="application/json")
