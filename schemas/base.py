@@ -7,7 +7,7 @@ numbers: a log-probability must come back bit for bit, and a thousand ids must n
 import sys
 from array import array
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
@@ -24,6 +24,9 @@ Float32s = bytes
 """Packed little-endian float32 values: see `pack_floats` and `floats`."""
 
 
+N = TypeVar("N", int, float)
+
+
 class Model(BaseModel):
     """Frozen and closed: an unknown field is an error, not a silent loss."""
 
@@ -32,33 +35,30 @@ class Model(BaseModel):
 
 def pack_ints(values: Iterable[int]) -> Int32s:
     """Pack whole numbers as int32; `OverflowError` beyond 32 bits."""
-    return _little(array("i", values))
+    return _swapped(array("i", values)).tobytes()
 
 
 def pack_floats(values: Iterable[float]) -> Float32s:
     """Pack numbers as float32 (rounded to the nearest)."""
-    return _little(array("f", values))
+    return _swapped(array("f", values)).tobytes()
 
 
 def ints(packed: Int32s) -> list[int]:
     """Unpack int32 values; `ValueError` if the length is not a multiple of four bytes."""
-    return _native("i", packed).tolist()
+    values = array("i")
+    values.frombytes(packed)
+    return _swapped(values).tolist()
 
 
 def floats(packed: Float32s) -> list[float]:
     """Unpack float32 values; `ValueError` if the length is not a multiple of four bytes."""
-    return _native("f", packed).tolist()
-
-
-def _little(values: "array[int] | array[float]") -> bytes:
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values.tobytes()
-
-
-def _native(kind: str, packed: bytes) -> "array[int] | array[float]":
-    values = array(kind)
+    values = array("f")
     values.frombytes(packed)
+    return _swapped(values).tolist()
+
+
+def _swapped(values: "array[N]") -> "array[N]":
+    """Swap between native and little-endian order, in place: nothing to do on nearly every machine."""
     if sys.byteorder == "big":
         values.byteswap()
     return values
