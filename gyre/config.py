@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import PydanticCustomError
 
 from gyre.config_file import problems_of, read_table
+from gyre.core.plan import Plan
 from gyre.errors import ConfigError
 
 Count = Annotated[int, Field(ge=1)]
@@ -308,3 +309,22 @@ class Config(Section):
     def digest(self) -> str:
         """SHA-256 of the resolved configuration: equal exactly when every field is."""
         return hashlib.sha256(json.dumps(self.table(), sort_keys=True).encode()).hexdigest()
+
+    def plan(self, tasks: Sequence[str]) -> Plan:
+        """The scheduler's plan, for training tasks of these names (in the order in which they were loaded)."""
+        schedule = self.schedule
+        return Plan(
+            steps=self.run.steps,
+            groups=schedule.groups,
+            executions=schedule.executions,
+            phi=schedule.phi,
+            mu=schedule.mu,
+            rho_min=schedule.rho_min,
+            tau_seconds=schedule.tau_seconds,
+            cells=self.cells.count,
+            tasks=tuple(tasks),
+            seed=self.run.seed,
+            order_seed=self.run.seed if schedule.order_seed is None else schedule.order_seed,
+            evaluation_every=self.evaluation.every,
+            evaluation_episodes=self.evaluation.episodes,
+        )

@@ -1,0 +1,96 @@
+"""What a run's schedule is to be: the numbers of design §6, fixed for the whole run, and what follows from them."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+
+ROUNDING = 1e-9  # of products such as rho_min * B
+SEED_BITS = 31  # fits the seed of any engine
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The schedule's parameters. Symbols are those of the paper, §4."""
+
+    steps: int
+    """S: optimizer updates in the run."""
+    groups: int
+    """B: groups consumed by one update."""
+    executions: int
+    """N: executions in a group."""
+    phi: float
+    """Groups dispatched ahead, in units of B; phi * B is whole."""
+    mu: int
+    """Updates in a burst."""
+    rho_min: float
+    """Share of B that must be ready before a cell may train, in (0, 1]."""
+    tau_seconds: float
+    """How long the supply must have held."""
+    cells: int
+    """K: elastic cells 0..K-1, the core first."""
+    tasks: tuple[str, ...]
+    """Names of the training tasks; each epoch passes over all of them."""
+    seed: int
+    """Seed of the executions' own seeds."""
+    order_seed: int
+    """Seed of the order of tasks."""
+    standalone: int = 0
+    """Engines that never train: cells K, K+1, ..."""
+    evaluation_every: int = 0
+    """Updates between evaluations; 0: only before the first and after the last."""
+    evaluation_episodes: int = 0
+    """Episodes of one evaluation; 0: no evaluation at all."""
+
+    @property
+    def total_groups(self) -> int:
+        """A run of S steps dispatches exactly S B groups."""
+        return self.steps * self.groups
+
+    @property
+    def bursts(self) -> int:
+        """Bursts in the run; the last one may be short."""
+        return ceil(self.steps / self.mu)
+
+    @property
+    def supply_needed(self) -> int:
+        """Ready groups that make a supply: rho_min B, rounded up."""
+        return max(1, ceil(self.rho_min * self.groups - ROUNDING))
+
+    def burst_last(self, bursts_ended: int) -> int:
+        """The last step of the burst that is on when so many have ended."""
+        return min((bursts_ended + 1) * self.mu, self.steps)
+
+    def quota(self, bursts_ended: int) -> int:
+        """Groups dispatched in all once so many bursts have ended: (phi + mu) B, then mu B each, trimmed to S B."""
+        ahead = round(self.phi * self.groups)
+        return min(ahead + (bursts_ended + 1) * self.mu * self.groups, self.total_groups)
+
+    def task(self, index: int) -> str:
+        """The task of the run's group `index`, from 0."""
+        epoch, place = divmod(index, len(self.tasks))
+        return self.tasks[_epoch_order(self.order_seed, epoch, len(self.tasks))[place]]
+
+    def execution_seed(self, execution: str) -> int:
+        """Seed of one execution: below 2**31, and the same whenever the run is told again."""
+        return _hash(f"{self.seed}:{execution}") >> (256 - SEED_BITS)
+
+
+def group_name(index: int) -> str:
+    """Id of the run's group `index`, from 0."""
+    return f"g{index}"
+
+
+def execution_name(group: int, index: int) -> str:
+    """Id of execution `index` of the run's group `group`, both from 0."""
+    return f"x{group}-{index}"
+
+
+@lru_cache(maxsize=8)
+def _epoch_order(seed: int, epoch: int, count: int) -> tuple[int, ...]:
+    """A permutation of 0..count-1: a shuffle that depends on the seed and the epoch alone."""
+    return tuple(sorted(range(count), key=lambda place: _hash(f"{seed}:{epoch}:{place}")))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")

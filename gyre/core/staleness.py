@@ -1,0 +1,95 @@
+"""How stale training data is: exact for a run of S steps, and in the long run (paper §2.2 and Appendix A).
+
+Scheduling staleness of a group is d = v_t - v_d: the trainer's version just before the update that consumes it, less
+the published version at its dispatch, in training steps. Its mean does not depend on the order in which groups are
+consumed, because every group is consumed exactly once.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import isclose
+
+
+def dispatches(steps: int, groups: int, phi: float, mu: int) -> Iterator[tuple[int, int]]:
+    """Boundary dispatch as (published version, groups dispatched), in order; the last one is trimmed.
+
+    Args:
+        steps: S, optimizer updates in the run.
+        groups: B, groups an update.
+        phi: groups dispatched ahead, in units of B; phi * B must be whole.
+        mu: updates between publications.
+
+    Raises:
+        ValueError: a count below 1, a negative phi, or phi * B not whole.
+    """
+    ahead = _checked_ahead(steps, groups, phi, mu)
+    left, version, due = steps * groups, 0, ahead + mu * groups
+    while left > 0:
+        now = min(due, left)
+        yield version, now
+        left, version, due = left - now, version + mu, mu * groups
+
+
+def expected_mean(steps: int, groups: int, phi: float, mu: int) -> float:
+    """Exact mean staleness of a run of `steps` updates, training steps.
+
+    (sum of v_t over steps - sum of v_d over groups / B) / S, design §6. It tends to `boundary_mean`, from below.
+    """
+    trained = steps * (steps - 1) // 2
+    dispatched = sum(version * count for version, count in dispatches(steps, groups, phi, mu))
+    return (trained - dispatched / groups) / steps
+
+
+def realised_mean(staleness: Iterable[int]) -> float:
+    """Mean over consumed groups, each counted once; 0 when there is none."""
+    values = list(staleness)
+    return sum(values) / len(values) if values else 0.0
+
+
+def boundary_depth(groups: int, phi: float, mu: int) -> float:
+    """Q_b = (phi + mu) B: unconsumed groups just after a dispatch (eq. 1)."""
+    return (phi + mu) * groups
+
+
+def boundary_mean(phi: float, mu: int) -> float:
+    """E[d] = phi + (mu - 1) / 2 in the long run, under boundary dispatch (eq. 2, theorem A.1)."""
+    return phi + (mu - 1) / 2
+
+
+def continuous_mean(depth: float, ready: float, groups: int, mu: int) -> float:
+    """E[d] = (Q_c + R) / B + (mu - 1) / 2 in the long run, under continuous dispatch (eq. 13).
+
+    Args:
+        depth: Q_c, unfinished groups.
+        ready: R, ready groups that are left at a publication, on average.
+        groups: B.
+        mu: updates between publications.
+    """
+    return (depth + ready) / groups + (mu - 1) / 2
+
+
+def boundary_step_time(depth: float, groups: int, latency: float, training: float, phase: float) -> float:
+    """T_b = (L + B / v_T) / (Q_b / B - 1 + beta) for mu = 1 (eq. 19), in the unit of its times.
+
+    Args:
+        depth: Q_b, groups; above (1 - beta) B.
+        groups: B.
+        latency: L, mean time from dispatch to readiness.
+        training: B / v_T, time of one update.
+        phase: beta, mean completion offset within the step before the consuming one, in units of T_b.
+    """
+    return (latency + training) / (depth / groups - 1 + phase)
+
+
+def continuous_step_time(depth: float, groups: int, latency: float) -> float:
+    """T_c = B L / Q_c for mu = 1 (eq. 18), in the unit of `latency`."""
+    return groups * latency / depth
+
+
+def _checked_ahead(steps: int, groups: int, phi: float, mu: int) -> int:
+    for name, value in (("steps", steps), ("groups", groups), ("mu", mu)):
+        if value < 1:
+            raise ValueError(f"{name}: {value} is not at least 1")
+    ahead = round(phi * groups)
+    if phi < 0 or not isclose(phi * groups, ahead, abs_tol=1e-9):
+        raise ValueError(f"phi: {phi} * {groups} groups is not a whole number of groups from 0 on")
+    return ahead
