@@ -1,0 +1,70 @@
+"""Group-relative advantages from the rewards of a group's executions (design §7, Advantages).
+
+One number an execution, never one a leaf or a row: every admitted trajectory inherits its execution's advantage.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Literal
+
+Kind = Literal["std", "mean", "median"]
+Rule = Callable[[Sequence[float | None], int], tuple[float, ...]]
+"""(rewards of the group, the group's seed) -> advantages."""
+
+
+def advantages(rewards: Sequence[float | None], kind: Kind = "std") -> tuple[float, ...]:
+    """Measure each execution against its group.
+
+    ``std``: (r - mean) / population standard deviation. ``mean``: r - mean. ``median``: r - median (the baseline of
+    MC-GRPO, unscaled). Fewer than two rewards, or rewards that are all equal, give 0 everywhere.
+
+    Args:
+        rewards: (N,), dimensionless. None for an excluded execution: it is not counted and gets 0. A placeholder's
+            reward is 0 and counts.
+        kind: the baseline and scale.
+    Returns:
+        (N,), dimensionless.
+    Raises:
+        ValueError: a reward is not finite (names its place).
+    """
+    for place, reward in enumerate(rewards):
+        if reward is not None and not math.isfinite(reward):
+            raise ValueError(f"rewards[{place}] = {reward} is not finite: exclude the execution (None)")
+    valid = [reward for reward in rewards if reward is not None]
+    if len(valid) < 2 or min(valid) == max(valid):  # noqa: PLR2004 - one reward has no spread
+        return (0.0,) * len(rewards)
+    centre = statistics.median(valid) if kind == "median" else statistics.fmean(valid)
+    scale = statistics.pstdev(valid) if kind == "std" else 1.0
+    # Rewards that differ by less than a float can square have a spread of zero, whatever their order says.
+    return tuple(0.0 if reward is None or scale == 0 else (reward - centre) / scale for reward in rewards)
+
+
+def shuffled(values: Sequence[float], rewards: Sequence[float | None], seed: int) -> tuple[float, ...]:
+    """Deal a group's advantages out at random among its counted executions: the control that must not learn.
+
+    The order is that of the SHA-256 digests of ``seed/place``: the same in every language and version.
+
+    Args:
+        values: (N,). Advantages as `advantages` gives them.
+        rewards: (N,). None marks the excluded, which keep their 0.
+        seed: of this group; a different one deals differently.
+    Raises:
+        ValueError: lengths differ.
+    """
+    counted = [place for place, reward in enumerate(rewards) if reward is not None]
+    dealt = sorted(counted, key=lambda place: sha256(f"{seed}/{place}".encode()).digest())
+    source = dict(zip(counted, dealt, strict=True))
+    pairs = zip(values, rewards, strict=True)
+    return tuple(values[source[place]] if place in source else value for place, (value, _) in enumerate(pairs))
+
+
+def rule(kind: Kind, *, shuffle: bool) -> Rule:
+    """Bind a run's choice to the form that `gyre.core.groups.decide` takes."""
+
+    def of_group(rewards: Sequence[float | None], seed: int) -> tuple[float, ...]:
+        values = advantages(rewards, kind)
+        return shuffled(values, rewards, seed) if shuffle else values
+
+    return of_group
