@@ -20,7 +20,7 @@ from schemas.envelope import Event
 State = TypeVar("State")
 
 
-class SequenceGap(Exception):  # noqa: N818 (a reader that gives this is broken)
+class SequenceGap(Exception):
     """A message was fed that is not the next one: the position would lie."""
 
 

@@ -15,7 +15,7 @@ class BusError(Exception):
     """Any failure of the bus; messages are one line."""
 
 
-class Conflict(BusError):  # noqa: N818 (the word of the contract)
+class Conflict(BusError):
     """Somebody else wrote under the filter first: reload, decide again."""
 
     def __init__(self, filter: str, expected: int, found: int) -> None:  # noqa: A002 (the word of the Expect model)
@@ -24,11 +24,11 @@ class Conflict(BusError):  # noqa: N818 (the word of the contract)
         self.filter, self.expected, self.found = filter, expected, found
 
 
-class Unavailable(BusError):  # noqa: N818
+class Unavailable(BusError):
     """The server did not answer within our patience: it is unknown whether a commit was stored."""
 
 
-class Refused(BusError):  # noqa: N818
+class Refused(BusError):
     """The server understood and said no; sending it again changes nothing."""
 
 

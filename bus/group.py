@@ -31,7 +31,7 @@ class Group:
     deadline: float
 
 
-class _Lost(Exception):  # noqa: N818 (never leaves this module)
+class _Lost(Exception):
     """No answer, or one that says: later."""
 
 

@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 
 from bus import codec, reader, streams, subjects
 from bus.blobs import Blobs
-from bus.errors import Conflict, Unavailable
+from bus.errors import Conflict
 from bus.link import Link
 from bus.log import Expect, QueueName, Stored
 from bus.pipeline import Pipeline
@@ -90,17 +90,12 @@ class JetStreamLog:
         return await decode(*found, self._blobs) if found else None
 
     async def _fetch(self, request: dict[str, str | int]) -> tuple[int, str, bytes] | None:
-        """(sequence, subject, bytes) by direct get; waits out a server that is away, within patience."""
-        deadline = asyncio.get_running_loop().time() + self._link.patience_seconds
-        while True:
-            try:
-                message = await self._link.ask(self._direct, dict(request))
-            except Unavailable:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-                await asyncio.sleep(0.1)
-                continue
-            return _lift(message)
+        """(sequence, subject, bytes) by direct get."""
+        message = await self._link.ask(self._direct, dict(request))
+        headers = message.headers or {}
+        if "Nats-Sequence" not in headers:
+            return None
+        return int(headers["Nats-Sequence"]), headers["Nats-Subject"], message.data
 
 
 class Bus:
@@ -202,10 +197,3 @@ class Bus:
         await self._pipeline.start()
         self.ev.start()
         self.calls.start()
-
-
-def _lift(message: Msg) -> tuple[int, str, bytes] | None:
-    headers = message.headers or {}
-    if "Nats-Sequence" not in headers:
-        return None
-    return int(headers["Nats-Sequence"]), headers["Nats-Subject"], message.data

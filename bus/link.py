@@ -20,6 +20,8 @@ from bus.errors import NoStream, Unavailable
 
 LOG = logging.getLogger(__name__)
 API_SECONDS = 5.0
+_ANSWER_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
 _PENDING_BYTES = 8 << 20
 
 
@@ -71,11 +73,18 @@ class Link:
         self._watchers.discard(watcher)
 
     async def ask(self, subject: str, request: dict[str, Any] | None = None) -> Msg:
-        """One request to the server; `Unavailable` when it does not answer."""
-        try:
-            return await self.nc.request(subject, orjson.dumps(request) if request else b"", timeout=API_SECONDS)
-        except (TimeoutError, nats.errors.Error, OSError) as error:
-            raise Unavailable(f"url {self.url}: no answer to {subject} ({_line(error)})") from error
+        """One repeatable request to the server; `Unavailable` when it does not answer within patience."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.patience_seconds
+        while True:
+            try:
+                return await self.nc.request(
+                    subject, orjson.dumps(request) if request else b"", timeout=_ANSWER_SECONDS
+                )
+            except (TimeoutError, nats.errors.Error, OSError) as error:
+                if self.nc.is_closed or loop.time() > deadline:
+                    raise Unavailable(f"url {self.url}: no answer to {subject} ({_line(error)})") from error
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def last_sequence(self, stream: str) -> int:
         """The last sequence of a stream; `NoStream` where there is none."""

@@ -113,7 +113,7 @@ class MemoryDelivery:
         """See `Delivery`."""
         self._state.lease(self._entry)
 
-    async def term(self, reason: str) -> None:  # noqa: ARG002 (nobody keeps it here)
+    async def term(self, reason: str) -> None:
         """See `Delivery`."""
         self._state.remove(self._entry)
 

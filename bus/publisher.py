@@ -34,7 +34,7 @@ _RESEND_SECONDS = (2.0, 4.0, 8.0)
 _UNSENT = -1
 
 
-class WrongSequence(Exception):  # noqa: N818 (not an error yet: it may be our own commit)
+class WrongSequence(Exception):
     """A condition did not hold when the server looked; `found` as it says."""
 
     def __init__(self, found: int) -> None:
@@ -110,20 +110,20 @@ class Publisher:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for pending in (*self._singles.values(), *self._backlog):
-            pending.fail(Unavailable(f"subject {pending.subject}: the bus was closed before the server answered"))
+            pending.fail(_closed(pending))
 
     def _pending(self, subject: str, body: bytes, commit: str, headers: dict[str, str]) -> Pending:
         deadline = self._loop.time() + self._link.patience_seconds
         return Pending(subject, body, commit, headers, self._loop.create_future(), deadline)
 
     async def _run(self, pending: Pending, *, single: bool) -> int:
-        if self._closed:
-            raise Unavailable(f"subject {pending.subject}: the bus is closed")
         size = len(pending.body)
         if not self._budget.take_now(size):
             await self._budget.take(size)
         self._in_flight += 1
         try:
+            if self._closed:
+                raise Unavailable(f"subject {pending.subject}: the bus is closed")
             if single or not self._grouped or self._in_flight < GROUP_FROM:
                 await self._send_single(pending)
             else:
@@ -229,6 +229,14 @@ class Publisher:
         except BusError as error:
             for pending in members:
                 pending.fail(error)
+        except asyncio.CancelledError:
+            for pending in members:
+                pending.fail(_closed(pending))
+            raise
         else:
             for place, pending in enumerate(members):
                 pending.succeed(first + place)
+
+
+def _closed(pending: Pending) -> Unavailable:
+    return Unavailable(f"subject {pending.subject}: the bus was closed before the server answered")

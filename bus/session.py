@@ -124,7 +124,7 @@ class Session:
     def _check_damage(self, sequence: int, given: int) -> None:
         if given == 1 and sequence > self._after + 1:
             raise LogDamaged(
-                f"stream {self._stream}: sequence {self._after + 1} is missing, {sequence} comes next; restore the store"
+                f"stream {self._stream}: sequence {self._after + 1} is missing before {sequence}; restore the store"
             )
 
     async def _more_is_wanted(self) -> None:

@@ -1,0 +1,228 @@
+"""A real server is killed, cut off and restarted: nothing acknowledged is lost, nothing is stored twice."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from bus import session, streams, subjects
+from bus.errors import LogDamaged, Unavailable
+from bus.jetstream import Bus
+from bus.log import Expect, Stored
+from bus.server import NatsServer
+from tests.bus.conftest import HERE, THERE, dispatched, said, take
+
+
+@pytest.fixture
+async def bus(server: NatsServer, tmp_path: Path) -> AsyncIterator[Bus]:
+    bus = await Bus.connect(server.url, "r", "tester", "one", tmp_path, create=True)
+    yield bus
+    await bus.close()
+
+
+async def _restart(server: NatsServer) -> None:
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(server.start)
+
+
+async def _say_many(bus: Bus, callers: int, each: int) -> dict[int, str]:
+    """Sequence -> commit id as acknowledged."""
+    acknowledged: dict[int, str] = {}
+
+    async def caller(place: str) -> None:
+        for _ in range(each):
+            commit = said()
+            acknowledged[await bus.ev.append(place, commit)] = commit.commit
+
+    await asyncio.gather(*(caller(subjects.ev("r", "tester", "caller", number)) for number in range(callers)))
+    return acknowledged
+
+
+def _ids(messages: list[Stored]) -> dict[int, str]:
+    return {stored.sequence: stored.commit.commit for stored in messages if stored.commit}
+
+
+@pytest.mark.parametrize("callers", [4, 200])
+async def test_a_killed_server_costs_producers_time_and_nothing_else(
+    server: NatsServer, bus: Bus, callers: int
+) -> None:
+    saying = asyncio.ensure_future(_say_many(bus, callers, 6000 // callers))
+    for part in (1, 2, 3):
+        async with asyncio.timeout(60):
+            while await bus.ev.head() < part * 1000:
+                await asyncio.sleep(0.01)
+        assert not saying.done()
+        await _restart(server)
+    acknowledged = await asyncio.wait_for(saying, 60)
+    stored = await take(bus.ev, 6000)
+    assert len(acknowledged) == 6000
+    assert _ids(stored) == acknowledged
+    assert await bus.ev.head() == 6000
+
+
+async def test_a_conditional_chain_survives_kills_without_conflict_or_double(server: NatsServer, bus: Bus) -> None:
+    async def chain() -> None:
+        sequence = 0
+        for _ in range(800):
+            sequence = await bus.ev.append(HERE, said(), Expect(HERE, sequence))
+
+    saying = asyncio.ensure_future(chain())
+    for part in (200, 400):
+        async with asyncio.timeout(60):
+            while await bus.ev.head() < part:
+                await asyncio.sleep(0.005)
+        await _restart(server)
+    await asyncio.wait_for(saying, 60)
+    assert await bus.ev.head() == 800
+
+
+async def test_a_reader_goes_on_where_it_was_after_a_kill(server: NatsServer, bus: Bus) -> None:
+    async with aclosing(bus.ev.read()) as messages:
+        await _say_many(bus, 20, 10)
+        first = [await anext(messages) for _ in range(150)]
+        await _restart(server)
+        await _say_many(bus, 20, 10)
+        async with asyncio.timeout(30):
+            rest = [await anext(messages) for _ in range(250)]
+    assert [stored.sequence for stored in first + rest] == list(range(1, 401))
+
+
+async def test_a_queue_goes_on_after_a_kill_and_loses_no_item(server: NatsServer, bus: Bus) -> None:
+    queue = bus.queue("rollout")
+    waiting = asyncio.ensure_future(queue.pull(1, 60))
+    await asyncio.sleep(0)
+    await _restart(server)
+    await bus.ev.append(subjects.ev("r", "scheduler", "execution", "x1", "dispatched"), dispatched("x1"))
+    items = await asyncio.wait_for(waiting, 30)
+    async with asyncio.timeout(30):
+        while not items:
+            items = await queue.pull(1, 1)
+    assert [item.stored.sequence for item in items] == [1]
+
+
+async def test_patience_ends_when_the_server_stays_away(server: NatsServer, tmp_path: Path) -> None:
+    bus = await Bus.connect(server.url, "r", "tester", "one", tmp_path, create=True, patience_seconds=1)
+    await asyncio.to_thread(server.kill)
+    outcomes = await asyncio.gather(
+        *(bus.ev.append(HERE, said()) for _ in range(40)),
+        bus.ev.append(THERE, said(), Expect(THERE, 0)),
+        bus.ev.head(),
+        return_exceptions=True,
+    )
+    assert {type(outcome) for outcome in outcomes} == {Unavailable}
+    await bus.close()
+
+
+async def test_what_waits_when_the_bus_is_closed_learns_it(server: NatsServer, bus: Bus) -> None:
+    await asyncio.to_thread(server.kill)
+    waiting = [asyncio.ensure_future(bus.ev.append(HERE, said())) for _ in range(40)]
+    await asyncio.sleep(0)
+    await bus.close()
+    assert {type(outcome) for outcome in await asyncio.gather(*waiting, return_exceptions=True)} == {Unavailable}
+
+
+async def test_no_server_at_a_url_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"no NATS server answers .*; start one or correct the URL$"):
+        await Bus.connect("nats://127.0.0.1:1", "r", "tester", "one", tmp_path, patience_seconds=0.5)
+
+
+async def test_a_power_cut_loses_nothing_acknowledged(server: NatsServer, bus: Bus, tmp_path: Path) -> None:
+    acknowledged = await _say_many(bus, 64, 20)
+    saying = asyncio.ensure_future(_say_many(bus, 64, 20))
+    shutil.copytree(tmp_path / "store", tmp_path / "copy", ignore=shutil.ignore_patterns("server.json"))
+    await saying
+    image = NatsServer(tmp_path / "copy").start()
+    try:
+        other = await Bus.connect(image.url, "r", "tester", "two", tmp_path)
+        found = _ids(await take(other.ev, len(acknowledged)))
+        await other.close()
+    finally:
+        image.stop()
+    assert found == acknowledged
+
+
+async def test_many_callers_share_batches_and_conditional_commits_never_do(bus: Bus) -> None:
+    chain = [
+        bus.ev.append(subjects.ev("r", "a", number), said(), Expect(f"ev.r.a.{number}", 0)) for number in range(30)
+    ]
+    await asyncio.gather(*chain, _say_many(bus, 100, 5))
+    batched: dict[str, int] = {}
+    for sequence in range(1, 531):
+        message = await bus._link.js.get_msg(streams.ev_stream("r"), sequence)
+        batch = (message.headers or {}).get("Nats-Batch-Id")
+        if batch:
+            batched[batch] = batched.get(batch, 0) + 1
+            assert message.subject.startswith("ev.r.tester.caller.")
+    assert sum(batched.values()) > 300
+    assert max(batched.values()) >= 16
+
+
+async def test_under_laptop_sync_nothing_is_batched(server: NatsServer, tmp_path: Path) -> None:
+    bus = await Bus.connect(server.url, "r", "tester", "one", tmp_path, create=True, sync="laptop")
+    await _say_many(bus, 100, 2)
+    for sequence in range(1, 201):
+        message = await bus._link.js.get_msg(streams.ev_stream("r"), sequence)
+        assert "Nats-Batch-Id" not in (message.headers or {})
+    await bus.close()
+
+
+async def test_a_reader_whose_consumer_vanished_makes_another(bus: Bus) -> None:
+    await bus.ev.append(HERE, said())
+    async with aclosing(bus.ev.read()) as messages:
+        assert (await anext(messages)).sequence == 1
+        following = asyncio.ensure_future(anext(messages))
+        (consumer,) = await bus._link.js.consumers_info(streams.ev_stream("r"))
+        await bus._link.js.delete_consumer(streams.ev_stream("r"), consumer.name)
+        await bus.ev.append(HERE, said())
+        assert (await asyncio.wait_for(following, 20)).sequence == 2
+
+
+async def test_a_reader_leaves_no_consumer_behind(bus: Bus) -> None:
+    await bus.ev.append(HERE, said())
+    await take(bus.ev, 1)
+    async with asyncio.timeout(10):
+        while await bus._link.js.consumers_info(streams.ev_stream("r")):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_sequence_that_is_gone_stops_the_reader(bus: Bus) -> None:
+    js = bus._link.js
+    await js.add_stream(name="HOLED", subjects=["holed.>"])
+    for _ in range(5):
+        await js.publish("holed.a", b"{}")
+    await js.delete_msg("HOLED", 3)
+    reading = session.Session(bus._link, "HOLED", 0, "")
+    await reading.open()
+    assert [raw[0] for raw in await reading.next()] == [1, 2]
+    assert await reading.next() == []
+    await reading.close()
+    fresh = session.Session(bus._link, "HOLED", 2, "")
+    await fresh.open()
+    with pytest.raises(LogDamaged, match="sequence 3 is missing before 4"):
+        await fresh.next()
+    await fresh.close()
+
+
+async def test_nothing_can_be_deleted_from_the_truth(bus: Bus) -> None:
+    await bus.ev.append(HERE, said())
+    for refused in (
+        bus._link.js.delete_msg(streams.ev_stream("r"), 1),
+        bus._link.js.purge_stream(streams.ev_stream("r")),
+    ):
+        with pytest.raises(Exception, match=r"not permitted|denied|deny"):
+            await refused
+    assert await bus.ev.head() == 1
+
+
+async def test_a_cancelled_append_leaves_room_for_others(server: NatsServer, bus: Bus) -> None:
+    await asyncio.to_thread(server.kill)
+    waiting = [asyncio.ensure_future(bus.ev.append(HERE, said())) for _ in range(5000)]
+    await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.to_thread(server.start)
+    assert await asyncio.wait_for(bus.ev.append(THERE, said()), 30) > 0
