@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["weights", "optimizer"]
 
-_CHUNK = 1 << 22  # bytes read at once
-
 
 def save_tensors(tensors: Mapping[str, "Tensor"], folder: Path, kind: Kind) -> WeightsRef:
     """Write `<folder>/<kind>/<digest>.safetensors`; it is on disk when this returns.
@@ -93,11 +91,8 @@ def prune(folder: Path, keep: Collection[WeightsRef]) -> int:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's content, lower-case hex."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _flush(path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from gyre.errors import GyreError
 from schemas.refs import WeightsRef
 from schemas.training import ExecutionStats, MicroStepEnqueued, RatioMeasured
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class TrainerError(Exception):
+class TrainerError(GyreError):
     """Root of what a trainer raises."""
 
 
@@ -37,6 +38,10 @@ class WeightsRefused(TrainerError):
 
 class ReductionFailed(TrainerError):
     """The sum did not come about in time. Accumulators are intact: open the reduction again under a new epoch."""
+
+
+class FencedOut(TrainerError):
+    """The reduction was opened without this process: zero the accumulator and say ContributionDiscarded."""
 
 
 @dataclass(frozen=True, slots=True)

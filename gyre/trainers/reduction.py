@@ -1,0 +1,85 @@
+"""The sum of the members' gradients, over gloo, as ReductionOpened froze them (design §8).
+
+A communication group belongs to a membership (cells and instances) and an epoch. It is formed once, through a file in
+the run folder, and used again in later steps; a failure drops it, and the next epoch forms another. All members read
+the same event, so they all reuse or all form.
+"""
+
+import hashlib
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, distributed
+
+from gyre.trainers.port import FencedOut, ReductionFailed
+from schemas.training import ReductionOpened
+
+_Gloo: Any = distributed.ProcessGroupGloo  # the part used here is published without types
+
+
+class Reducer:
+    """One cell's door to the reductions of its run. Calls block, without the interpreter lock: use a thread.
+
+    Args:
+        folder: the run folder, which every member sees.
+        cell: this cell's index.
+        instance: this process; after a restart it is another one and forms new groups.
+        timeout_seconds: how long to wait for the members to come, and then for the sum.
+        host: address that this process listens on and its peers can reach.
+    """
+
+    def __init__(self, folder: Path, cell: int, instance: str, timeout_seconds: float, host: str = "127.0.0.1") -> None:
+        self._folder = folder / "reduction"
+        self._me = (cell, instance)
+        self._timeout = timedelta(seconds=timeout_seconds)
+        self._host = host
+        self._groups: dict[tuple[int, ...], tuple[int, tuple[str, ...], Any]] = {}  # members: epoch, instances, group
+
+    def sum(self, opened: ReductionOpened, gradient: Tensor) -> Tensor:
+        """Sum over the members of `opened`; each of them must call this, and each gets the same tensor.
+
+        Args:
+            opened: whom to wait for.
+            gradient: (P,) float32, this member's accumulator. It is copied and stays as it is, whatever happens.
+        Returns:
+            (P,) float32, a new tensor.
+        Raises:
+            FencedOut: this process is not a member.
+            ReductionFailed: a member did not come or was lost on the way; names step, epoch and members.
+        """
+        members = tuple(zip(opened.members, opened.instances, strict=True))
+        if self._me not in members:
+            where = f"step {opened.step} epoch {opened.epoch}"
+            raise FencedOut(f"{where}: cell {self._me[0]} as {self._me[1]} is not among the members {opened.members}")
+        total = gradient.clone()
+        if len(members) > 1:
+            self._all_reduce(opened, members.index(self._me), total)
+        return total
+
+    def close(self) -> None:
+        """Leave all groups; peers that still wait for this member fail at once."""
+        self._groups.clear()
+
+    def _all_reduce(self, opened: ReductionOpened, rank: int, total: Tensor) -> None:
+        epoch, instances, group = self._groups.pop(opened.members, (0, (), None))
+        try:
+            if (epoch, instances) != (opened.epoch, opened.instances):
+                group = self._form(opened, rank)
+            group.allreduce([total]).wait()
+        except RuntimeError as error:  # what torch raises for a lost peer as well as for a time limit
+            where = f"step {opened.step} epoch {opened.epoch}, members {opened.members}"
+            reason = str(error).splitlines()[0][:200]
+            raise ReductionFailed(f"{where}: {reason}; open it again under epoch {opened.epoch + 1}") from error
+        self._groups[opened.members] = (opened.epoch, opened.instances, group)
+
+    def _form(self, opened: ReductionOpened, rank: int) -> Any:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        instances = hashlib.sha256(repr((opened.members, opened.instances)).encode()).hexdigest()[:12]
+        meeting = self._folder / f"{opened.step}-{opened.epoch}-{instances}"
+        store = distributed.FileStore(str(meeting), len(opened.members))  # type: ignore[attr-defined]
+        store.set_timeout(self._timeout)
+        options = _Gloo._Options()  # noqa: SLF001 - the only way to choose the address
+        options._timeout = self._timeout  # noqa: SLF001
+        options._devices = [_Gloo.create_device(hostname=self._host)]  # noqa: SLF001
+        return _Gloo(store, rank, len(opened.members), options)
