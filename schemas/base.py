@@ -30,7 +30,13 @@ N = TypeVar("N", int, float)
 class Model(BaseModel):
     """Frozen and closed: an unknown field is an error, not a silent loss."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,  # JSON has none: it would be stored as null and never load again
+        ser_json_bytes="base64",
+        val_json_bytes="base64",
+    )
 
 
 def pack_ints(values: Iterable[int]) -> Int32s:

@@ -20,6 +20,10 @@ class RunStarted(Model):
     code_version: str
     weights: WeightsRef
     """Policy version 0."""
+    tasks: tuple[str, ...]
+    """Names of the training tasks, in the order that the schedule counts them."""
+    heldout: tuple[str, ...]
+    """Names of the held-out tasks."""
 
 
 class RunFinished(Model):
