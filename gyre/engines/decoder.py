@@ -88,6 +88,7 @@ class Decoder:
         if self._batch.rows:
             self._decode()
 
+    @torch.inference_mode()
     def abort(self, chosen: Callable[[Row], bool]) -> None:
         """Finish the chosen rows now, with what they have."""
         for row in [row for row in self._waiting if chosen(row)]:

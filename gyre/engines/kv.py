@@ -60,7 +60,7 @@ class SlotCache(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
         """Write (n, heads, new, dim) where the plan says; returns views (n, heads, window, dim) of keys and values."""
-        self._ensure(layer_idx, key_states[0, :, 0], value_states[0, :, 0])
+        self._ensure(layer_idx, key_states[0], value_states[0])
         read = []
         for block, states in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):
             if self._spans is None:
@@ -93,15 +93,15 @@ class SlotCache(Cache):
     def copy_in(self, row: int, segment: Segment, tokens: int) -> None:
         """Write the first `tokens` of a segment into a row, from column 0."""
         for layer, (keys, values) in enumerate(zip(segment.keys, segment.values, strict=True)):
-            self._ensure(layer, keys[:, 0], values[:, 0])
+            self._ensure(layer, keys, values)
             self._keys[layer][row, :, :tokens] = keys[:, :tokens]
             self._values[layer][row, :, :tokens] = values[:, :tokens]
 
-    def _ensure(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Make a layer's blocks when it is first seen, shaped after one token's (heads, dim)."""
+    def _ensure(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Make a layer's blocks when it is first seen, shaped after one row's (heads, tokens, dim)."""
         if layer == len(self._keys):
-            for blocks, token in ((self._keys, key), (self._values, value)):
-                blocks.append(token.new_zeros(self.rows, token.shape[0], self.length, token.shape[1]))
+            for blocks, row in ((self._keys, keys), (self._values, values)):
+                blocks.append(row.new_zeros(self.rows, row.shape[0], self.length, row.shape[2]))
 
     def _grown(self, block: Tensor) -> Tensor:
         rows, heads, length, dim = block.shape

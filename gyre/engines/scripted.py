@@ -59,14 +59,15 @@ class _Flight:
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[VersionSpan] = field(default_factory=list)
-    aborted: bool = False
+    aborted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ScriptedEngine:
     """Replays a script token by token, with an engine's manners.
 
     A line ends at max_tokens or at its first stop token; one that runs out ends with the request's first stop token, or
-    as at max_tokens when there is none. Every token waits for `pace`, so that a test can hold a generation in flight.
+    as at max_tokens when there is none. Every token waits for `pace`, so that a test can hold a generation in flight; an abort
+    does not wait.
     """
 
     def __init__(self, script: Script, *, context: int = 4096, version: int = 0, pace: Pace = yield_once) -> None:
@@ -111,12 +112,12 @@ class ScriptedEngine:
     async def abort(self, request_id: str) -> None:
         """See `Generator`."""
         if flight := self._flights.get(request_id):
-            flight.aborted = True
+            flight.aborted.set()
 
     async def abort_all(self) -> None:
         """See `Generator`."""
         for flight in self._flights.values():
-            flight.aborted = True
+            flight.aborted.set()
 
     async def health(self) -> Health:
         """See `Generator`."""
@@ -127,7 +128,7 @@ class ScriptedEngine:
         await self.abort_all()
         self._down = "closed"
 
-    async def load(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:  # noqa: ARG002  it has none
+    async def load(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
         """See `Engine`."""
         if self._down:
             raise EngineUnavailable(f"engine is {self._down}: resume it to give it weights")
@@ -138,7 +139,7 @@ class ScriptedEngine:
         await self.abort_all()
         self._down = "released"
 
-    async def resume(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:  # noqa: ARG002
+    async def resume(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
         """See `Engine`."""
         self._down = ""
         self._take(version)
@@ -158,8 +159,7 @@ class ScriptedEngine:
         stops = request.stop_token_ids
         said = (*zip(line.output_ids, _padded(line), strict=True), *((stop, 0.0) for stop in stops[:1]))
         for token, logprob in said[: request.sampling.max_tokens]:
-            await self._pace()
-            if flight.aborted:
+            if await self._aborted_before(flight):
                 return "abort"
             flight.output_ids.append(token)
             flight.logprobs.append(logprob)
@@ -167,6 +167,16 @@ class ScriptedEngine:
             if token in stops:
                 return "stop"
         return "length"
+
+    async def _aborted_before(self, flight: _Flight) -> bool:
+        """Wait for the pace; True as soon as the request is aborted."""
+        paced, aborted = asyncio.ensure_future(self._pace()), asyncio.ensure_future(flight.aborted.wait())
+        try:
+            await asyncio.wait({paced, aborted}, return_when=asyncio.FIRST_COMPLETED)
+            return flight.aborted.is_set()
+        finally:
+            paced.cancel()
+            aborted.cancel()
 
 
 def _padded(line: Line) -> tuple[float, ...]:

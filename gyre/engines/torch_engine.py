@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import get_layer_types_and_kwargs
 
 from gyre.engines.batch import Row
 from gyre.engines.decoder import Decoder
@@ -196,6 +197,6 @@ class TorchEngine:
 def _check_model(model: Any) -> None:
     if model.dtype != torch.float32:
         raise EngineError(f"model: dtype {model.dtype}; load it with dtype=torch.float32")
-    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or getattr(model.config, "kv_sharing_modes", None):
-        raise EngineError(f"model: layers of kind {sorted(kinds)}; only full_attention without shared caches is served")
+    kinds = set(get_layer_types_and_kwargs(model.config)[0])
+    if kinds != {"full_attention"}:
+        raise EngineError(f"model: layers of kind {sorted(kinds)}; only full_attention is served")

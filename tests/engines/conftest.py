@@ -1,0 +1,56 @@
+"""Tiny random Llamas, and what a full forward pass says about a generation."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from gyre.engines.port import Generation
+
+VOCABULARY = 97
+
+
+def make_llama(seed: int, context: int = 4096) -> LlamaForCausalLM:
+    """Two layers, grouped-query attention, weights large enough that distributions are far from uniform."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def llama() -> Callable[..., LlamaForCausalLM]:
+    return make_llama
+
+
+@pytest.fixture
+def full_logprobs() -> Callable[..., torch.Tensor]:
+    """(model, prompt, generation, temperature) -> (T,) log-probabilities of the output by one pass without a cache."""
+
+    def of(
+        model: LlamaForCausalLM, prompt: tuple[int, ...], generation: Generation, temperature: float = 1.0
+    ) -> torch.Tensor:
+        ids = torch.tensor([[*prompt, *generation.output_ids]])
+        with torch.inference_mode():
+            logits = model(ids).logits[0, len(prompt) - 1 : -1]
+        return torch.log_softmax(logits / temperature, dim=-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
+
+    return of
