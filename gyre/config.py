@@ -26,7 +26,7 @@ ROUNDING = 1e-9  # of products such as phi * B
 
 
 def _refuse(key: str, value: object, rule: str) -> PydanticCustomError:
-    return PydanticCustomError("rule", "{rule}", {"key": key, "value": str(value), "rule": rule})
+    return PydanticCustomError("rule", "{rule}", {"key": key, "value": repr(value), "rule": rule})
 
 
 class Section(BaseModel):

@@ -68,15 +68,12 @@ def _problem(found: dict[str, Any], model: type[BaseModel]) -> Problem:
 
 
 def _hint(parts: list[str], model: type[BaseModel]) -> str:
-    """The valid key that comes nearest: in the same section first, else anywhere."""
+    """The same key in another section, or the one that comes nearest here, or all that is known here."""
     sections = {name: field.annotation for name, field in model.model_fields.items()}
     fields = {name: list(kind.model_fields) for name, kind in sections.items() if isinstance(kind, type)}
-    near = difflib.get_close_matches(parts[-1], fields.get(parts[0], list(sections)), n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean {'.'.join([*parts[:-1], near[0]])}?"
     elsewhere = [f"{section}.{parts[-1]}" for section, names in fields.items() if parts[-1] in names]
-    return f"; did you mean {elsewhere[0]}?" if elsewhere else f"; known here: {', '.join(_known(parts, fields))}"
-
-
-def _known(parts: list[str], fields: dict[str, list[str]]) -> list[str]:
-    return fields.get(parts[0], []) if len(parts) > 1 else sorted(fields)
+    if elsewhere:
+        return f"; did you mean {elsewhere[0]}?"
+    known = fields.get(parts[0], []) if len(parts) > 1 else sorted(fields)
+    near = difflib.get_close_matches(parts[-1], known, n=1, cutoff=0.5)
+    return f"; did you mean {'.'.join([*parts[:-1], near[0]])}?" if near else f"; known here: {', '.join(known)}"
