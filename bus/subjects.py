@@ -38,6 +38,11 @@ def hint(run: str, *words: str | int) -> str:
     return _join("hint", run, *words)
 
 
+def heartbeats(run: str) -> str:
+    """Filter of the cells' heartbeats; a cell's own is `hint(run, "heartbeat", cell)`."""
+    return f"hint.{_token(run)}.heartbeat.*"
+
+
 def micro_step(run: str, step: int, micro: str | int) -> str:
     """Filter shared by a micro-step's enqueue, reissues, claims and completions, whoever says them."""
     return f"ev.{_token(run)}.*.step.{_token(step)}.{_token(micro)}"

@@ -61,7 +61,7 @@ class TorchTrainer:
     def load(self, weights: Path) -> None:
         """See the port."""
         found = load_tensors(weights)
-        state, tied = _state(self._model)
+        state, tied = file_state(self._model)
         refuse_misfit(state, {name: each for name, each in found.items() if name not in tied}, str(weights))
         with torch.no_grad():
             for name, each in state.items():
@@ -85,7 +85,7 @@ class TorchTrainer:
 
     def save(self, folder: Path) -> Saved:
         """See the port. Files are `weights/<digest>.safetensors` and `optimizer/<digest>.safetensors`."""
-        weights = save_tensors(_state(self._model)[0], folder, "weights")
+        weights = save_tensors(file_state(self._model)[0], folder, "weights")
         return Saved(weights, save_tensors(self._optimizer().state(), folder, "optimizer"))
 
     def restore(self, weights: Path, optimizer: Path) -> None:
@@ -213,7 +213,7 @@ def _targets(row: RowTensors, log_pi: Tensor, decisions: dict[int, Decision], ad
     )
 
 
-def _state(model: nn.Module) -> tuple[dict[str, Tensor], set[str]]:
+def file_state(model: nn.Module) -> tuple[dict[str, Tensor], set[str]]:
     """The state that a file holds, and the names that only repeat another one's tensor (tied embeddings)."""
     first: dict[int, str] = {}
     every = model.state_dict()

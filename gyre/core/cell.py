@@ -1,0 +1,180 @@
+"""What one cell does next: a pure choice from what the log says and what the process holds (design §6, §8).
+
+The log decides who counts; the process only knows which weights and which gradient lie in its memory. `choose`
+compares the two and names the one next thing; the shell does it, says it, folds, and asks again.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from gyre.core import ledger
+from gyre.core.ledger import CORE, Ledger, Reduction
+from schemas.envelope import Event
+from schemas.refs import WeightsRef
+from schemas.roles import (
+    CellLost,
+    CellRegistered,
+    RoleTransitionCompleted,
+    RoleTransitionFailed,
+    RoleTransitionRequested,
+)
+from schemas.runs import RunStarted
+from schemas.training import (
+    BatchOpened,
+    ExecutionStats,
+    MicroStepCompleted,
+    OptimizerStepped,
+    ReductionOpened,
+    WeightsPublished,
+)
+
+Deed = Literal["move", "serve", "discard", "join", "claim", "reduce", "sum", "step", "publish", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a cell folds from EV: the ledger, and which weights are which."""
+
+    steps: int
+    """S"""
+    burst: int
+    """mu"""
+    ledger: Ledger = field(default_factory=Ledger)
+    weights: WeightsRef | None = None
+    """Of the latest optimizer update; version 0 before the first."""
+    optimizer: WeightsRef | None = None
+    """None before the first update."""
+    published: int = 0
+    published_weights: WeightsRef | None = None
+    batch: int = 0
+    """Step of the open batch; 0 before the first."""
+    requests: dict[int, RoleTransitionRequested] = field(default_factory=dict)
+    """The transition each cell still has to make."""
+    stats: dict[int, tuple[ExecutionStats, ...]] = field(default_factory=dict)
+    """Micro-step -> what its latest completion found, this step."""
+    opened: ReductionOpened | None = None
+    """The latest of this step."""
+
+    @property
+    def burst_done(self) -> bool:
+        """Whether the latest update ended a burst that is not published yet."""
+        done = self.ledger.version
+        return done > self.published and (done % self.burst == 0 or done == self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What lies in this process."""
+
+    cell: int
+    instance: str
+    engine_version: int
+    """-1 while the engine is released."""
+    trainer_version: int
+    """-1 while nothing is loaded."""
+    accumulated: dict[int, int] = field(default_factory=dict)
+    """Micro-step -> its claim: what the accumulated gradient is the sum of."""
+    summed_epoch: int = 0
+    """Epoch of the reduction whose sum is in memory; 0: none."""
+    tried_epoch: int = 0
+    """Epoch of the last reduction attempted."""
+
+
+def evolve(view: View, sequence: int, event: Event) -> View:
+    """Fold one event."""
+    held = ledger.evolve(view.ledger, sequence, event)
+    view = view if held is view.ledger else replace(view, ledger=held)
+    match event:
+        case RunStarted(weights=weights):
+            return replace(view, weights=weights, published_weights=weights)
+        case OptimizerStepped(weights=weights, optimizer=optimizer):
+            return replace(view, weights=weights, optimizer=optimizer, stats={}, opened=None)
+        case WeightsPublished(version=version, weights=weights):
+            return replace(view, published=version, published_weights=weights)
+        case BatchOpened(step=step):
+            return replace(view, batch=step)
+        case RoleTransitionRequested(cell=cell):
+            return replace(view, requests=view.requests | {cell: event})
+        case RoleTransitionCompleted(cell=cell) | RoleTransitionFailed(cell=cell) | CellLost(cell=cell):
+            return _settled(view, cell)
+        case CellRegistered(cell=cell):
+            return _settled(view, cell)
+        case MicroStepCompleted(micro_step=place, stats=stats) if event.step == held.step:
+            return replace(view, stats=view.stats | {place: stats})
+        case ReductionOpened() if event.step == held.step:
+            return replace(view, opened=event)
+    return view
+
+
+def _settled(view: View, cell: int) -> View:
+    return replace(view, requests={key: value for key, value in view.requests.items() if key != cell})
+
+
+def choose(view: View, held: Held) -> Deed:
+    """The one thing to do next; "wait" for the log to say more."""
+    request = view.requests.get(held.cell)
+    if request is not None and request.instance == held.instance:
+        return "move"
+    me = view.ledger.cells.get(held.cell)
+    if me is None or me.instance != held.instance or not me.alive:
+        return "wait"
+    if not me.trains:
+        return "serve" if held.engine_version not in (-1, view.published) else "wait"
+    return _training(view, held)
+
+
+def _training(view: View, held: Held) -> Deed:
+    state = view.ledger
+    joined = state.joined.get(held.cell) == held.instance
+    if held.accumulated and not (joined and held.accumulated == _mine(state, held)):
+        return "discard"
+    if held.cell == CORE and view.burst_done:
+        return "wait" if any(cell.trains for key, cell in state.cells.items() if key != CORE) else "publish"
+    if not joined:
+        return "join" if _may_join(view, held) else "wait"
+    if state.reduced:
+        return "step" if held.cell == CORE and held.summed_epoch == state.epoch else "wait"
+    if state.reduction is not None and state.reduction.intact:
+        return _reducing(state.reduction, held)
+    if held.cell == CORE and ledger.reduction_due(state) is not None:
+        return "reduce"
+    ready = any(slot.status == "ready" for slot in state.slots.values())
+    return "claim" if ready and ledger.may_claim(state, held.cell, held.instance) else "wait"
+
+
+def _reducing(reduction: Reduction, held: Held) -> Deed:
+    if held.instance not in reduction.instances or held.summed_epoch == reduction.epoch:
+        return "wait"
+    if held.tried_epoch == reduction.epoch:
+        return "reduce" if held.cell == CORE else "wait"
+    return "sum"
+
+
+def _may_join(view: View, held: Held) -> bool:
+    """The core joins first; a step is joined once its batch is open and until its window closes."""
+    state = view.ledger
+    first = held.cell == CORE or CORE in state.joined
+    return first and view.batch == state.step and not state.window_closed and not state.reduced
+
+
+def _mine(state: Ledger, held: Held) -> dict[int, int]:
+    return {each.micro_step: each.claim for each in ledger.live(state) if each.cell == held.cell}
+
+
+def reduction(view: View) -> Reduction | None:
+    """What the core opens now: what is due, or the one under way again under a new epoch after its sum failed."""
+    due = ledger.reduction_due(view.ledger)
+    under_way = view.ledger.reduction
+    if due is None and under_way is not None and not view.ledger.reduced:
+        return replace(under_way, epoch=view.ledger.epoch + 1)
+    return due
+
+
+def batch_loss(view: View, groups: int, executions: int) -> float:
+    """1 / (B N) * sum over executions of (1 / L_i) * sum of l_u, from what the completions found.   (design §7)"""
+    losses: dict[str, float] = {}
+    targets: dict[str, int] = {}
+    for each in (stats for found in view.stats.values() for stats in found):
+        losses[each.execution] = losses.get(each.execution, 0.0) + each.loss
+        targets[each.execution] = targets.get(each.execution, 0) + each.targets
+    return sum(losses[name] / targets[name] for name in losses if targets[name]) / (groups * executions)

@@ -1,0 +1,25 @@
+"""Write policy version 0 into a run folder: a process of its own, so that who starts runs need not import torch.
+
+Run as `python -m services.initial FOLDER MODEL`; prints the reference as JSON.
+"""
+
+import sys
+from pathlib import Path
+
+from gyre.errors import GyreError
+from gyre.models.load import find_model, load_model
+from gyre.trainers.checkpoint import save_tensors
+from gyre.trainers.torch import file_state
+from schemas.refs import WeightsRef
+
+
+def write_initial(folder: Path, model: str) -> WeightsRef:
+    """Save the model's weights as a trainer would; raises `ModelError`."""
+    return save_tensors(file_state(load_model(find_model(model))[0])[0], folder, "weights")
+
+
+if __name__ == "__main__":
+    try:
+        print(write_initial(Path(sys.argv[1]), sys.argv[2]).model_dump_json())
+    except GyreError as problem:
+        sys.exit(str(problem))

@@ -1,0 +1,167 @@
+"""The shell of a singleton decider: reads in order, evolves, decides, says, remembers how far it got (design §3).
+
+It takes office by a conditional commit whose sequence is its term; every commit of the term is conditional on the
+producer's own last sequence, so an overtaken leader's next commit is refused and it stops (design §4 rule 4). Only the
+first decision is said; it is folded back from the log before the next is asked for.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from bus import subjects
+from bus.consumers import Projection, SnapshotFile
+from bus.errors import Conflict
+from bus.log import BusPort, Expect, Stored
+from gyre.errors import GyreError
+from schemas.envelope import Event
+from schemas.runs import EventQuarantined, OfficeTaken, TimerFired, TimerSet
+from services.minds import Mind
+from services.place import Place
+
+State = TypeVar("State")
+
+class Overtaken(GyreError):
+    """Another process holds this office now: this one must not say anything more, nor be restarted."""
+
+
+class Office(Generic[State]):
+    """One singleton service at work."""
+
+    def __init__(
+        self, place: Place, bus: BusPort, mind: Mind[State], projection: Projection[State], keeps_quarantine: bool = False
+    ) -> None:
+        """Nothing happens before `run`.
+
+        Args:
+            place: where it stands.
+            bus: the run's bus.
+            mind: what it thinks.
+            projection: where it left off.
+            keeps_quarantine: whether it is the one that says which messages no model accepts.
+        """
+        self._place, self._bus, self._mind, self._projection = place, bus, mind, projection
+        self._keeps_quarantine = keeps_quarantine
+        self._inbox: asyncio.Queue[Stored] = asyncio.Queue(4096)
+        self._observed: asyncio.Queue[tuple[tuple[str, ...], Event]] = asyncio.Queue()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._own = 0
+
+    @property
+    def state(self) -> State:
+        """As folded so far."""
+        return self._projection.state
+
+    def observe(self, entity: tuple[str, ...], event: Event) -> None:
+        """An outcome that the outside world decided (a lost cell): said in turn, without being decided."""
+        self._observed.put_nowait((entity, event))
+        with contextlib.suppress(asyncio.QueueFull):
+            self._inbox.put_nowait(Stored(0, "", None))
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises `Overtaken`."""
+        for timer, seconds in self._mind.armed(self._projection.state):
+            self._arm(timer, seconds)
+        reader = asyncio.create_task(self._read())
+        serving = asyncio.create_task(self._serve())
+        try:
+            done, _ = await asyncio.wait((reader, serving), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            reader.cancel()
+            serving.cancel()
+            await asyncio.gather(reader, serving, return_exceptions=True)
+            self._projection.save()
+
+    async def _read(self) -> None:
+        stream = self._bus.ev.read(self._projection.sequence)
+        async with contextlib.aclosing(stream):
+            async for stored in stream:
+                await self._inbox.put(stored)
+
+    async def _serve(self) -> None:
+        last = await self._bus.ev.last(subjects.producer(self._place.run, self._place.service))
+        self._own = last.sequence if last else 0
+        await self._catch_up(self._own)
+        taken = OfficeTaken(service=self._place.service, instance=self._place.instance)
+        await self._say(("office",), (taken,), self._place.run, 0)
+        while True:
+            await self._catch_up(self._own)
+            if not await self._speak():
+                self._fold(await self._inbox.get())
+
+    async def _speak(self) -> bool:
+        """Say the one thing that is due first; False when nothing is."""
+        if not self._observed.empty():
+            entity, event = self._observed.get_nowait()
+            await self._say(entity, (event,), self._place.run, self._projection.sequence)
+            return True
+        decision = await self._mind.think(self._projection.state)
+        if decision is None:
+            return False
+        await self._say(decision.subject, decision.events, decision.correlation, decision.causation)
+        return True
+
+    async def _say(self, entity: tuple[str, ...], events: tuple[Event, ...], correlation: str, causation: int) -> None:
+        commit = self._place.commit(
+            events, as_of=self._projection.sequence, correlation=correlation, causation=causation
+        )
+        expect = Expect(subjects.producer(self._place.run, self._place.service), self._own)
+        try:
+            self._own = await self._bus.ev.append(self._place.subject(*entity), commit, expect)
+        except Conflict as conflict:
+            raise Overtaken(
+                f"{self._place.service} {self._place.instance}: another {self._place.service} holds the office of run "
+                f"{self._place.run} (expected sequence {conflict.expected}, found {conflict.found}); this one stops"
+            ) from conflict
+
+    async def _catch_up(self, sequence: int) -> None:
+        """Fold at least up to this sequence, and then all that lies ready."""
+        while self._projection.sequence < sequence or not self._inbox.empty():
+            self._fold(await self._inbox.get())
+
+    def _fold(self, stored: Stored) -> None:
+        if stored.sequence == 0 or not self._projection.feed(stored):
+            return
+        if stored.commit is None:
+            self._quarantine(stored)
+        elif stored.commit.producer.service == self._place.service:
+            for event in stored.commit.events:
+                self._keep_time(event, stored.commit.time)
+
+    def _quarantine(self, stored: Stored) -> None:
+        if self._keeps_quarantine:
+            digest = hashlib.sha256(stored.reason.encode()).hexdigest()
+            event = EventQuarantined(
+                stream=f"EV_{self._place.run}",
+                sequence=stored.sequence,
+                subject=stored.subject,
+                digest=digest,
+                reason=stored.reason,
+            )
+            self.observe(("quarantine",), event)
+
+    def _keep_time(self, event: Event, set_at: int) -> None:
+        if isinstance(event, TimerSet):
+            self._arm(event.timer, max(0.0, event.seconds - (time.time_ns() - set_at) / 1e9))
+        elif isinstance(event, TimerFired) and (handle := self._timers.pop(event.timer, None)):
+            handle.cancel()
+
+    def _arm(self, timer: str, seconds: float) -> None:
+        fired = TimerFired(timer=timer)
+        self._timers[timer] = asyncio.get_running_loop().call_later(seconds, self.observe, ("timer",), fired)
+
+
+def office_of(place: Place, bus: BusPort, mind: Mind[State], keeps_quarantine: bool = False) -> Office[State]:
+    """The office of a mind, going on where its snapshot says."""
+    projection = Projection(mind.initial, mind.evolve, snapshot_file(place.folder, place.run, mind))
+    return Office(place, bus, mind, projection, keeps_quarantine)
+
+
+def snapshot_file(folder: Path, run: str, mind: Mind[State]) -> SnapshotFile[State]:
+    """Where a decider keeps its state: a cache, whose loss only costs time."""
+    return SnapshotFile(folder / "snapshots" / f"{mind.service}.json", mind.adapter, f"{run} {mind.service} 1")

@@ -1,0 +1,105 @@
+"""Where a service stands: its run, its folder, its configuration; and the commits it makes there."""
+
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from bus import subjects
+from bus.jetstream import Bus
+from bus.log import Log
+from gyre.config import Config
+from gyre.errors import GyreError
+from schemas.envelope import Commit, Event, Producer
+from schemas.runs import RunStarted
+
+NOTE = "run.json"
+
+
+class RunNotFound(GyreError):
+    """There is no such run here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the run folder says about where its log is: enough to connect."""
+
+    run: str
+    url: str
+    durability: str
+
+    def write(self, folder: Path) -> None:
+        """Keep it in the folder."""
+        body = orjson.dumps({"run": self.run, "url": self.url, "durability": self.durability})
+        partial = folder / f"{NOTE}.part"
+        partial.write_bytes(body)
+        partial.replace(folder / NOTE)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Note":
+        """Raises `RunNotFound` naming the folder."""
+        try:
+            return cls(**orjson.loads((folder / NOTE).read_bytes()))
+        except (OSError, ValueError, TypeError) as error:
+            raise RunNotFound(f"folder {folder}: holds no run ({NOTE} is missing or damaged); see `gyre runs`") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One process of one service in one run."""
+
+    service: str
+    instance: str
+    run: str
+    folder: Path
+    """The run's own folder, absolute."""
+    url: str
+    config: Config
+
+    def subject(self, *entity: str | int) -> str:
+        """`ev.<run>.<service>.<entity>...`"""
+        return subjects.ev(self.run, self.service, *entity)
+
+    def commit(self, events: Iterable[Event], *, as_of: int, correlation: str, causation: int = 0) -> Commit:
+        """A new commit of this process, now."""
+        return Commit(
+            run=self.run,
+            producer=Producer(service=self.service, instance=self.instance),
+            commit=secrets.token_hex(8),
+            causation=causation,
+            as_of=as_of,
+            correlation=correlation,
+            time=time.time_ns(),
+            events=tuple(events),
+        )
+
+
+def new_instance(service: str) -> str:
+    """An id that no other process of any run has."""
+    return f"{service}-{secrets.token_hex(4)}"
+
+
+async def connect(service: str, folder: Path) -> tuple[Place, Bus]:
+    """Join the run in this folder. Raises `RunNotFound`, or the bus's own errors."""
+    note = Note.read(folder)
+    instance = new_instance(service)
+    sync = "always" if note.durability == "always" else "laptop"
+    bus = await Bus.connect(note.url, note.run, service, instance, folder, sync=sync)  # type: ignore[arg-type]
+    try:
+        config = Config.of((await started(bus.ev)).config)
+    except BaseException:
+        await bus.close()
+        raise
+    return Place(service, instance, note.run, folder.resolve(), note.url, config), bus
+
+
+async def started(ev: Log) -> RunStarted:
+    """What the run was started with: the first event of its log. Raises `RunNotFound`."""
+    first = await ev.get(1)
+    event = first.commit.events[0] if first and first.commit else None
+    if not isinstance(event, RunStarted):
+        raise RunNotFound("the run's log does not begin with RunStarted; was it interrupted while starting? Start anew")
+    return event

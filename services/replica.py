@@ -1,0 +1,61 @@
+"""What lies in a cell's memory: an engine, a trainer, and the door to the reductions of gradients."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gyre.engines.port import Engine
+from gyre.trainers.port import Trainer
+from services.place import Place
+
+if TYPE_CHECKING:
+    from gyre.trainers.reduction import Reducer
+
+REDUCTION_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """The parts of one cell."""
+
+    engine: Engine
+    """Released: the cell loads it with what is published."""
+    trainer: Trainer
+    reducer: "Reducer"
+
+
+def load_replica(place: Place, index: int) -> Replica:
+    """Build both from the run's model folder; takes seconds. Raises `ModelError`."""
+    import torch
+
+    from gyre.engines.torch_engine import TorchEngine
+    from gyre.models.load import find_model, load_model
+    from gyre.rl.objective import Settings
+    from gyre.trainers.optimizer import AdamSettings
+    from gyre.trainers.reduction import Reducer
+    from gyre.trainers.torch import TorchTrainer
+
+    config = place.config
+    torch.set_num_threads(config.cells.threads)
+    folder = find_model(config.model.path)
+    bounds, adam = config.objective, config.optimizer
+    trainer = TorchTrainer(
+        load_model(folder)[0],
+        config.rollout.temperature,
+        Settings(
+            ratio_low=bounds.ratio_low,
+            ratio_high=bounds.ratio_high,
+            weight_cap=bounds.weight_cap,
+            loss_cap=bounds.loss_cap,
+        ),
+        AdamSettings(
+            learning_rate=adam.lr,
+            beta1=adam.betas[0],
+            beta2=adam.betas[1],
+            epsilon=adam.eps,
+            weight_decay=adam.weight_decay,
+            clip=adam.clip,
+        ),
+    )
+    engine = TorchEngine(load_model(folder)[0], rows=config.cells.concurrency)
+    reducer = Reducer(place.folder, index, place.instance, REDUCTION_SECONDS)
+    return Replica(engine, trainer, reducer)

@@ -1,0 +1,148 @@
+"""Open a run: its folder, its server, its streams, its tasks, policy version 0, and RunStarted as the first fact."""
+
+import asyncio
+import importlib.metadata
+import secrets
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bus import subjects
+from bus.jetstream import Bus
+from bus.log import Expect
+from bus.server import NatsServer
+from bus.streams import Limits
+from gyre.config import Config
+from gyre.core.plan import Plan
+from gyre.errors import GyreError
+from gyre.tasks.folder import Task, load_tasks
+from gyre.tasks.word_folders import write_word_tasks
+from schemas.refs import WeightsRef
+from schemas.runs import RunStarted
+from services.place import Note, Place, new_instance
+
+HELDOUT_SEED = 7
+
+
+class SetupError(GyreError):
+    """A run cannot be opened here; one line with the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A run that is ready for its services."""
+
+    folder: Path
+    run: str
+    url: str
+    server: NatsServer | None
+    """None when the configuration names a server of its own."""
+
+
+def run_folder(config: Config, run: str) -> Path:
+    """The folder of a run."""
+    return (Path(config.run.folder) / run).absolute()
+
+
+def new_run_name(config: Config) -> str:
+    """The configured name, or one that sorts by time."""
+    return config.run.name or f"run-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+async def open_run(config: Config) -> Opened:
+    """Open a new run. Raises `SetupError`, `TaskError`, `ModelError`, `BusError`: nothing is running then."""
+    run = new_run_name(config)
+    folder = run_folder(config, run)
+    if (folder / "run.json").exists():
+        raise SetupError(f"run.name = {run}: folder {folder} holds a run already; `gyre resume {run}`, or another name")
+    folder.mkdir(parents=True, exist_ok=True)
+    tasks = copy_tasks(config.tasks.train, folder / "tasks" / "train", config.run.seed)
+    heldout = copy_tasks(config.tasks.heldout, folder / "tasks" / "heldout", HELDOUT_SEED)
+    key = folder / "proxy.key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(32))
+    writing = asyncio.create_task(initial_weights(folder, config.model.path))
+    server = None if config.bus.url else await asyncio.to_thread(start_server, folder, config.bus.durability)
+    url = server.url if server else config.bus.url
+    Note(run, url, config.bus.durability).write(folder)
+    try:
+        started = RunStarted(
+            config=config.model_dump(mode="json"),
+            config_digest=config.digest(),
+            seed=config.run.seed,
+            code_version=importlib.metadata.version("gyre"),
+            weights=await writing,
+            tasks=tuple(task.name for task in tasks),
+            heldout=tuple(task.name for task in heldout),
+        )
+        await _begin(config, run, folder, url, started)
+    except BaseException:
+        if server:
+            server.stop()
+        raise
+    return Opened(folder, run, url, server)
+
+
+def reopen_run(folder: Path) -> Opened:
+    """Open a run that was begun: its server serves again, at the address noted in the folder."""
+    note = Note.read(folder)
+    embedded = (folder / "nats").is_dir()
+    server = start_server(folder, note.durability) if embedded else None
+    url = server.url if server else note.url
+    Note(note.run, url, note.durability).write(folder)
+    return Opened(folder, note.run, url, server)
+
+
+def start_server(folder: Path, durability: str) -> NatsServer:
+    """The run's own server."""
+    return NatsServer(folder / "nats", "always" if durability == "always" else "laptop").start()
+
+
+async def initial_weights(folder: Path, model: str) -> WeightsRef:
+    """Policy version 0, written by a process of its own. Raises `SetupError` with that process's one line."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.initial", str(folder), model,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    if process.returncode != 0:
+        lines = err.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        raise SetupError(lines[-1])
+    return WeightsRef.model_validate_json(out.decode().strip().splitlines()[-1])
+
+
+def copy_tasks(source: str, target: Path, seed: int) -> tuple[Task, ...]:
+    """The run's own copy of its tasks, so that a resumed run has the ones it began with. Raises `TaskError`."""
+    if source.startswith("words:"):
+        _, count, split = source.split(":")
+        write_word_tasks(target, seed, int(count), "heldout" if split == "heldout" else "train")
+    else:
+        load_tasks(Path(source).expanduser())
+        shutil.copytree(Path(source).expanduser(), target, symlinks=True)
+    return load_tasks(target)
+
+
+async def _begin(config: Config, run: str, folder: Path, url: str, started: RunStarted) -> None:
+    limits = Limits(ev_bytes=config.bus.max_bytes, call_bytes=config.bus.max_bytes)
+    instance = new_instance("control")
+    sync = config.bus.durability
+    bus = await Bus.connect(url, run, "control", instance, folder, create=True, sync=sync, limits=limits)
+    try:
+        place = Place("control", instance, run, folder, url, config)
+        commit = place.commit((started,), as_of=0, correlation=run)
+        await bus.ev.append(place.subject("run"), commit, Expect(subjects.everything(run), 0))
+    finally:
+        await bus.close()
+
+
+def check_plan(config: Config, plan: Plan) -> None:
+    """Rules between the schedule and the cells that no single field shows. Raises `SetupError`."""
+    capacity = config.cells.concurrency
+    ahead = round(plan.phi * plan.groups) * plan.executions
+    if plan.cells == 1 and ahead > 0 and plan.total_groups > plan.groups * plan.mu:
+        raise SetupError(
+            f"schedule.phi = {plan.phi}: with one cell nothing serves the {ahead} executions ahead while it trains "
+            f"(capacity {capacity}); set schedule.phi = 0, or cells.count = 2"
+        )

@@ -1,0 +1,157 @@
+"""Keep a run's processes alive: start them, restart what dies, end them in order (design §10)."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bus.server import NatsServer
+from gyre.config import Config
+from services.runtime import EXIT_REPLACED
+
+STOP_SECONDS = 10.0
+QUICK_SECONDS = 5.0
+MOST_QUICK_DEATHS = 5
+SERVER_CHECK_SECONDS = 0.5
+
+
+def services_of(config: Config) -> tuple[tuple[str, int | None], ...]:
+    """(service, cell) of every process that a run needs."""
+    singles = ["scheduler", "proxy", "runner", "builder", "evaluator", "admission", "packer"]
+    if config.evaluation.episodes:
+        singles.append("examiner")
+    cells: list[tuple[str, int | None]] = [("cell", index) for index in range(config.cells.count)]
+    return (*cells, *((name, None) for name in singles))
+
+
+@dataclass(slots=True)
+class Child:
+    """One supervised process."""
+
+    service: str
+    cell: int | None
+    process: asyncio.subprocess.Process | None = None
+    born: float = 0.0
+    quick_deaths: int = 0
+    restarts: int = 0
+
+    @property
+    def name(self) -> str:
+        """As in log files and messages."""
+        return self.service if self.cell is None else f"{self.service}-{self.cell}"
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """All processes of one run on this machine."""
+
+    folder: Path
+    config: Config
+    server: NatsServer | None
+    children: list[Child] = field(default_factory=list)
+    fatal: str = ""
+    """Why the run cannot go on, once that is so."""
+    _stopping: bool = False
+
+    async def run(self, finished: Callable[[], bool]) -> None:
+        """Keep everything alive until `finished` or cancelled, then stop it all."""
+        (self.folder / "logs").mkdir(exist_ok=True)
+        self.children = [Child(service, cell) for service, cell in services_of(self.config)]
+        keepers = [asyncio.create_task(self._keep(child)) for child in self.children]
+        keepers.append(asyncio.create_task(self._keep_server()))
+        try:
+            while not finished() and not self.fatal:
+                await asyncio.sleep(0.1)
+        finally:
+            self._stopping = True
+            await self._stop()
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(*keepers, return_exceptions=True)
+
+    def kill(self) -> None:
+        """End every process at once."""
+        self._stopping = True
+        for child in self.children:
+            _signal(child, signal.SIGKILL)
+
+    async def _keep(self, child: Child) -> None:
+        while not self._stopping:
+            await self._start(child)
+            process = child.process
+            if process is None:
+                return
+            code = await process.wait()
+            if self._stopping:
+                return
+            if code == EXIT_REPLACED:
+                logging.warning("%s stopped: another one took its place (see %s)", child.name, self._log(child))
+                return
+            await self._after_death(child, code)
+
+    async def _after_death(self, child: Child, code: int) -> None:
+        child.restarts += 1
+        quick = time.monotonic() - child.born < QUICK_SECONDS
+        child.quick_deaths = child.quick_deaths + 1 if quick else 0
+        if child.quick_deaths >= MOST_QUICK_DEATHS:
+            self.fatal = f"{child.name} ended {child.quick_deaths} times at once (exit {code}): {self._last_line(child)}"
+            return
+        logging.warning("%s ended with exit %s; starting it again", child.name, code)
+        await asyncio.sleep(0.05 * 2**child.quick_deaths)
+
+    async def _start(self, child: Child) -> None:
+        arguments = [sys.executable, "-m", "services.cli", "serve", child.service, "--folder", str(self.folder)]
+        if child.cell is not None:
+            arguments += ["--cell", str(child.cell)]
+        child.born = time.monotonic()
+        with self._log(child).open("ab") as log:
+            child.process = await asyncio.create_subprocess_exec(
+                *arguments, stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            )
+
+    async def _keep_server(self) -> None:
+        """The server is no child to wait for: it may have been adopted."""
+        while self.server is not None and not self._stopping:
+            await asyncio.sleep(SERVER_CHECK_SECONDS)
+            if not _alive(self.server.pid) and not self._stopping:
+                logging.warning("nats-server ended; starting it again")
+                try:
+                    await asyncio.to_thread(self.server.start)
+                except Exception as error:  # noqa: BLE001 - the process's edge: said, and tried again
+                    logging.error("nats-server: %s", error)
+
+    async def _stop(self) -> None:
+        for child in self.children:
+            _signal(child, signal.SIGTERM)
+        waits = [child.process.wait() for child in self.children if child.process is not None]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*waits), STOP_SECONDS)
+        self.kill()
+
+    def _log(self, child: Child) -> Path:
+        return self.folder / "logs" / f"{child.name}.log"
+
+    def _last_line(self, child: Child) -> str:
+        lines = self._log(child).read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def _signal(child: Child, number: signal.Signals) -> None:
+    if child.process is not None and child.process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            child.process.send_signal(number)
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
