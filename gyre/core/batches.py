@@ -10,11 +10,12 @@ a replay) fetches them from the log by sequence and hands them to `decide`.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 from gyre.core import ledger
-from gyre.core.batch_state import Admitted, Assigned, Batch, Execution, State, Waiting
-from gyre.core.decider import Decision
+from gyre.core.batch_state import Admitted, Assigned, Batch, Execution, Params, State, Waiting, evolve, initial
+from gyre.core.decider import Decider, Decision
 from schemas.envelope import Event
 from schemas.training import (
     BatchOpened,
@@ -61,6 +62,11 @@ Pack = Callable[[tuple[TrajectoriesAdmitted, ...]], Packed]
 """`gyre.rl.packing.pack` bound to a run's shape; the same input must always give the same output."""
 Load = Callable[[int], TrajectoriesAdmitted]
 """The TrajectoriesAdmitted of the commit at this sequence."""
+
+
+def decider(params: Params, load: Load, pack: Pack) -> Decider[State]:
+    """The packer as every other decider: `decide` has its look-up and its packing bound."""
+    return Decider(initial(params), partial(decide, load=load, pack=pack), evolve)
 
 
 def needs(state: State) -> tuple[int, ...]:

@@ -7,11 +7,12 @@ look-up handed in, so that a replay decides again from the same bodies.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gyre.core import admission
 from gyre.core.admission import Nodes
-from gyre.core.decider import Decision
+from gyre.core.decider import Decider, Decision
 from schemas.calls import RecordsSealed
 from schemas.dispatch import ExecutionDispatched, GroupDispatched
 from schemas.envelope import Event
@@ -114,6 +115,11 @@ class Due:
     body: BlobRef | None
     """None when there is nothing to draw from."""
     causation: int
+
+
+def decider(params: Params, load: Load, rule: Rule) -> Decider[State]:
+    """The admission service as every other decider: `decide` has its look-up and its rule bound."""
+    return Decider(initial(params), partial(decide, load=load, rule=rule), evolve)
 
 
 def initial(params: Params) -> State:
