@@ -11,6 +11,7 @@ from bus.blobs import BlobError, Blobs
 from bus.log import Stored
 from schemas.envelope import COMMIT, Commit
 from schemas.refs import BlobRef
+from schemas.upcast import first_line, load
 
 CLAIM_CHECK_BYTES = 256 * 1024
 _STUB = b'{"blob":'
@@ -36,9 +37,9 @@ def decode(sequence: int, subject: str, data: bytes, blobs: Blobs) -> Stored:
     """Read stored bytes; total: what is no commit becomes a `Stored` with a reason."""
     try:
         body = blobs.get(BlobRef.model_validate(orjson.loads(data)["blob"])) if is_stub(data) else data
-        return Stored(sequence, subject, COMMIT.validate_json(body))
+        return Stored(sequence, subject, load(body))
     except ValidationError as error:
-        return Stored(sequence, subject, None, _first_line(error))
+        return Stored(sequence, subject, None, f"stub: {first_line(error)}")
     except (BlobError, KeyError, ValueError) as error:
         return Stored(sequence, subject, None, " ".join(str(error).split()))
 
@@ -50,9 +51,3 @@ def commit_id(data: bytes) -> str:
     except (KeyError, TypeError, ValueError):
         return ""
     return found if isinstance(found, str) else ""
-
-
-def _first_line(error: ValidationError) -> str:
-    first, *others = error.errors(include_url=False, include_input=False)
-    place = ".".join(str(part) for part in first["loc"]) or "body"
-    return f"{place}: {first['msg']}" + (f" (and {len(others)} more)" if others else "")

@@ -6,18 +6,13 @@ tells where.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import nats.errors
-from nats.aio.msg import Msg
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from bus import answers
-from bus.answers import Answer
 from bus.errors import Unavailable
-from bus.link import Link
-from bus.pipeline import Pipeline
+from bus.link import Link, LostError
 
 _ANSWER_SECONDS = 5.0
 
@@ -31,11 +26,7 @@ class Group:
     deadline: float
 
 
-class _Lost(Exception):
-    """No answer, or one that says: later."""
-
-
-async def commit_group(link: Link, pipeline: Pipeline, group: Group) -> int:
+async def commit_group(link: Link, group: Group) -> int:
     """Store all members and return the first one's sequence; the others follow it without a gap.
 
     Raises:
@@ -44,7 +35,7 @@ async def commit_group(link: Link, pipeline: Pipeline, group: Group) -> int:
     """
     loop = asyncio.get_running_loop()
     pacing = AsyncRetrying(
-        retry=retry_if_exception_type(_Lost),
+        retry=retry_if_exception_type(LostError),
         wait=wait_exponential(multiplier=0.05, max=2.0),
         stop=stop_after_delay(max(0.0, group.deadline - loop.time())),
         reraise=True,
@@ -52,55 +43,28 @@ async def commit_group(link: Link, pipeline: Pipeline, group: Group) -> int:
     try:
         async for attempt in pacing:
             with attempt:
-                return await _once(link, pipeline, group)
-    except _Lost as error:
+                return await _once(link, group)
+    except LostError as error:
         raise Unavailable(
             f"subject {group.members[0][0]}: no answer from {link.url} to a batch of {len(group.members)}; {error}"
         ) from error
     raise AssertionError("tenacity ended without an outcome")
 
 
-async def _once(link: Link, pipeline: Pipeline, group: Group) -> int:
-    answer = await _exchange(link, pipeline, lambda token: _send(link, pipeline, group, token))
+async def _once(link: Link, group: Group) -> int:
+    answer = answers.read(await link.exchange(lambda token: _send(link, group, token), _ANSWER_SECONDS))
     if answer.code == answers.DUPLICATE_IN_BATCH:
-        answer = await _exchange(link, pipeline, lambda token: _ask_again(pipeline, group, token))
+        answer = answers.read(await link.exchange(lambda token: _ask_again(link, group, token), _ANSWER_SECONDS))
         if answer.sequence:
             return answer.sequence
     if answer.passing:
-        raise _Lost(answer.text)
+        raise LostError(answer.text)
     if not answer.sequence:
         raise answers.failure(group.members[0][0], answer)
     return answer.sequence - len(group.members) + 1
 
 
-async def _exchange(link: Link, pipeline: Pipeline, send: Callable[[int], Awaitable[None]]) -> Answer:
-    """Send and wait for the answer, until the connection changes or time is up."""
-    outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-    def answered(message: Msg) -> None:
-        if not outcome.done():
-            outcome.set_result(answers.read(message))
-
-    def lost() -> None:
-        if not outcome.done():
-            outcome.set_exception(_Lost("the connection was lost"))
-
-    token = pipeline.expect(answered)
-    link.watch(lost)
-    try:
-        if not link.up.is_set():
-            raise _Lost("not connected")
-        await send(token)
-        return await asyncio.wait_for(outcome, _ANSWER_SECONDS)
-    except (TimeoutError, nats.errors.Error, OSError) as error:
-        raise _Lost(str(error) or "time is up") from error
-    finally:
-        link.unwatch(lost)
-        pipeline.forget(token)
-        outcome.cancel()
-
-
-async def _send(link: Link, pipeline: Pipeline, group: Group, token: int) -> None:
+async def _send(link: Link, group: Group, token: int) -> None:
     last = len(group.members)
     batch = link.nc.new_inbox().rpartition(".")[2]
     for place, (subject, body) in enumerate(group.members, 1):
@@ -110,9 +74,9 @@ async def _send(link: Link, pipeline: Pipeline, group: Group, token: int) -> Non
         if place < last:
             await link.nc.publish(subject, body, headers=headers)
         else:
-            await pipeline.send(token, subject, body, {**headers, "Nats-Batch-Commit": "1"})
+            await link.pipeline.send(token, subject, body, {**headers, "Nats-Batch-Commit": "1"})
 
 
-async def _ask_again(pipeline: Pipeline, group: Group, token: int) -> None:
+async def _ask_again(link: Link, group: Group, token: int) -> None:
     subject, body = group.members[0]
-    await pipeline.send(token, subject, body, {"Nats-Msg-Id": group.message_id})
+    await link.pipeline.send(token, subject, body, {"Nats-Msg-Id": group.message_id})

@@ -14,7 +14,6 @@ from bus.blobs import Blobs
 from bus.errors import Conflict
 from bus.link import Link
 from bus.log import Expect, QueueName, Stored
-from bus.pipeline import Pipeline
 from bus.publisher import Publisher, WrongSequence
 from bus.workqueue import Poison, WorkQueue, decode, parked
 from schemas.envelope import COMMIT, Commit
@@ -26,10 +25,10 @@ _LISTEN_MOST = 4096
 class JetStreamLog:
     """One stream; implements `bus.log.Log`."""
 
-    def __init__(self, link: Link, pipeline: Pipeline, blobs: Blobs, stream: str, prefix: str, grouped: bool) -> None:
+    def __init__(self, link: Link, blobs: Blobs, stream: str, prefix: str, grouped: bool) -> None:
         """`prefix` is what every subject of the stream begins with."""
         self._link, self._blobs, self._stream, self._prefix = link, blobs, stream, prefix
-        self._publisher = Publisher(link, pipeline, grouped)
+        self._publisher = Publisher(link, grouped)
         self._direct = f"$JS.API.DIRECT.GET.{stream}"
 
     def start(self) -> None:
@@ -106,7 +105,6 @@ class Bus:
         self.run, self.service, self.instance = run, service, instance
         self.blobs = Blobs(folder / "blobs")
         self._link = link
-        self._pipeline = Pipeline(link.nc)
         self.ev = self._log(streams.ev_stream(run), f"ev.{run}.", grouped)
         self.calls = self._log(streams.call_stream(run), f"call.{run}.", grouped)
 
@@ -145,10 +143,11 @@ class Bus:
         link = await Link(url, patience_seconds).open(f"{service}-{instance}", service)
         try:
             if create:
-                await streams.provision(link.js, run, limits or streams.Limits())
+                await streams.provision(link, run, limits or streams.Limits())
             await link.last_sequence(streams.ev_stream(run))
             bus = cls(link, run, service, instance, folder, sync == "always")
-            await bus._start()
+            bus.ev.start()
+            bus.calls.start()
         except BaseException:
             await link.close()
             raise
@@ -175,14 +174,13 @@ class Bus:
             if not heard.full():
                 heard.put_nowait(message)
 
-        subscription = await self._link.nc.subscribe(subject, cb=hear)
+        subscription = await self._link.subscribe(subject, hear)
         try:
             while True:
                 message = await heard.get()
                 yield message.subject, message.data
         finally:
-            with contextlib.suppress(nats.errors.Error, OSError):
-                await subscription.unsubscribe()
+            await self._link.unsubscribe(subscription)
 
     async def close(self) -> None:
         """See `BusPort`."""
@@ -191,9 +189,4 @@ class Bus:
         await self._link.close()
 
     def _log(self, stream: str, prefix: str, grouped: bool) -> JetStreamLog:
-        return JetStreamLog(self._link, self._pipeline, self.blobs, stream, prefix, grouped)
-
-    async def _start(self) -> None:
-        await self._pipeline.start()
-        self.ev.start()
-        self.calls.start()
+        return JetStreamLog(self._link, self.blobs, stream, prefix, grouped)

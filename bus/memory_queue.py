@@ -89,7 +89,8 @@ class QueueState:
         ends = [entry.free_at for entry in self._entries if entry.free_at > _now()]
         patience = max(0.0, min(ends) - _now()) if ends else None
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._bell.heard(), patience)
+            async with asyncio.timeout(patience):
+                await self._bell.heard()
 
 
 @dataclass(slots=True)

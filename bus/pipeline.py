@@ -17,15 +17,12 @@ class Pipeline:
     """The requests of one connection that have not been answered yet."""
 
     def __init__(self, nc: Client) -> None:
-        """`start` listens."""
+        """Whoever owns the connection subscribes `on_answer` to `filter`."""
         self._nc = nc
         self._inbox = nc.new_inbox() + "."
+        self.filter = self._inbox + "*"
         self._waiting: dict[int, OnAnswer] = {}
         self._tokens = itertools.count(1)
-
-    async def start(self) -> None:
-        """Listen for answers; survives reconnects."""
-        await self._nc.subscribe(self._inbox + "*", cb=self._answered, pending_bytes_limit=0)
 
     def expect(self, on_answer: OnAnswer) -> int:
         """A new token whose first answer goes to this callback (which must not raise)."""
@@ -41,7 +38,8 @@ class Pipeline:
         """Publish with this token's reply address; sending again under the same token is allowed."""
         await self._nc.publish(subject, body, self._inbox + str(token), headers)
 
-    async def _answered(self, message: Msg) -> None:
+    async def on_answer(self, message: Msg) -> None:
+        """Hand an answer to who waits for it."""
         on_answer = self._waiting.pop(int(message.subject[len(self._inbox) :]), None)
         if on_answer is not None:
             on_answer(message)

@@ -24,7 +24,6 @@ from bus.budget import Budget
 from bus.errors import BusError, Unavailable
 from bus.group import Group, commit_group
 from bus.link import Link
-from bus.pipeline import Pipeline
 
 GROUP_FROM = 16
 _GROUP_MOST = 500
@@ -72,9 +71,9 @@ class Pending:
 class Publisher:
     """All appends of one process to one stream."""
 
-    def __init__(self, link: Link, pipeline: Pipeline, grouped: bool) -> None:
+    def __init__(self, link: Link, grouped: bool) -> None:
         """`grouped`: the server syncs each write, so share them."""
-        self._link, self._pipeline, self._grouped = link, pipeline, grouped
+        self._link, self._pipeline, self._grouped = link, link.pipeline, grouped
         self._budget = Budget()
         self._singles: dict[int, Pending] = {}
         self._backlog: deque[Pending] = deque()
@@ -175,7 +174,8 @@ class Publisher:
     async def _sweep_for_ever(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sweep_now.wait(), _SWEEP_SECONDS)
+                async with asyncio.timeout(_SWEEP_SECONDS):
+                    await self._sweep_now.wait()
             self._sweep_now.clear()
             now = self._loop.time()
             for pending in (*self._singles.values(), *self._backlog):
@@ -225,7 +225,7 @@ class Publisher:
         bodies = [(pending.subject, pending.body) for pending in members]
         group = Group(members[0].commit, bodies, members[0].deadline)
         try:
-            first = await commit_group(self._link, self._pipeline, group)
+            first = await commit_group(self._link, group)
         except BusError as error:
             for pending in members:
                 pending.fail(error)

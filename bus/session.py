@@ -11,12 +11,11 @@ import contextlib
 from collections import deque
 
 import nats.errors
-import nats.js.errors
 import orjson
 from nats.aio.msg import Msg
-from nats.js import api
+from nats.aio.subscription import Subscription
 
-from bus.errors import LogDamaged, NoStream, Unavailable
+from bus.errors import BusError, LogDamaged, NoStream, Unavailable
 from bus.link import Link
 
 Raw = tuple[int, str, bytes]
@@ -44,6 +43,7 @@ class Session:
         self._inbox = link.nc.new_inbox()
         self._name = self._inbox.rpartition(".")[2]
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{self._name}"
+        self._subscription: Subscription | None = None
         self._wanted = 0
         self._heard = asyncio.Event()
         self._waiting: deque[Msg] = deque()
@@ -55,7 +55,7 @@ class Session:
         """Make the consumer and ask for the first two batches."""
         self._link.watch(self._end)
         await self._make_consumer()
-        self._subscription = await self._link.nc.subscribe(self._inbox, cb=self._on_message, pending_bytes_limit=0)
+        self._subscription = await self._link.subscribe(self._inbox, self._on_message)
         await self._ask()
         await self._ask()
         return self
@@ -79,32 +79,39 @@ class Session:
         """Drop the consumer (the server would, half a minute later)."""
         self._link.unwatch(self._end)
         self._over = True
-        with contextlib.suppress(nats.errors.Error, OSError, AttributeError):
-            await self._subscription.unsubscribe()
+        if self._subscription is not None:
+            await self._link.unsubscribe(self._subscription)
         with contextlib.suppress(nats.errors.Error, OSError):
             if self._link.up.is_set():
                 await self._link.nc.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._name}")
 
     async def _make_consumer(self) -> None:
-        config = api.ConsumerConfig(
-            name=self._name,
-            ack_policy=api.AckPolicy.NONE,
-            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=self._after + 1,
-            filter_subject=self._filter or None,
-            mem_storage=True,
-            inactive_threshold=_IDLE_SECONDS,
-        )
-        try:
-            await self._link.js.add_consumer(self._stream, config)
-        except nats.js.errors.NotFoundError as error:
-            raise NoStream(f"stream {self._stream} is not on {self._link.url}: provision the run first") from error
-        except (TimeoutError, nats.errors.Error, OSError) as error:
-            raise Unavailable(f"stream {self._stream}: cannot be read now ({error})") from error
+        config = {
+            "name": self._name,
+            "ack_policy": "none",
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": self._after + 1,
+            "replay_policy": "instant",
+            "mem_storage": True,
+            "inactive_threshold": int(_IDLE_SECONDS * 1e9),
+        }
+        call = f"CONSUMER.CREATE.{self._stream}.{self._name}"
+        if self._filter:
+            config["filter_subject"] = self._filter
+            call += f".{self._filter}"
+        answer = await self._link.api(call, {"stream_name": self._stream, "config": config})
+        if "error" in answer:
+            raise self._no_consumer(answer["error"])
+
+    def _no_consumer(self, error: dict[str, str | int]) -> BusError:
+        if error["err_code"] == _STREAM_NOT_FOUND:
+            return NoStream(f"stream {self._stream} is not on {self._link.url}: provision the run first")
+        return Unavailable(f"stream {self._stream}: cannot be read now ({error['description']})")
 
     async def _hear(self) -> bool:
         try:
-            await asyncio.wait_for(self._heard.wait(), _MISSED_SECONDS)
+            async with asyncio.timeout(_MISSED_SECONDS):
+                await self._heard.wait()
         except TimeoutError:
             return False
         return True

@@ -6,11 +6,12 @@ item was delivered as often as it may be.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-from nats.js import JetStreamContext, api
-from nats.js.errors import APIError, NotFoundError
+from nats.js import api
 
 from bus.errors import Refused, StreamFull
+from bus.link import Link
 from bus.log import QueueName
 
 WORKER = "w"
@@ -71,34 +72,30 @@ def sources(run: str, queue: QueueName) -> tuple[str, str]:
     }[queue]
 
 
-async def provision(js: JetStreamContext, run: str, limits: Limits) -> None:
+async def provision(link: Link, run: str, limits: Limits) -> None:
     """Make the run's streams and queue consumers, or bring existing ones to these limits; repeating it is harmless."""
-    await _stream(js, _log(ev_stream(run), f"ev.{run}.>", limits.ev_bytes, limits))
-    await _stream(js, _log(call_stream(run), f"call.{run}.>", limits.call_bytes, limits))
-    await _stream(js, _advisories(run))
+    await _stream(link, _log(ev_stream(run), f"ev.{run}.>", limits.ev_bytes, limits))
+    await _stream(link, _log(call_stream(run), f"call.{run}.>", limits.call_bytes, limits))
+    await _stream(link, _advisories(run))
     for queue in QUEUES:
-        await _stream(js, _queue(run, queue))
-        await js.add_consumer(queue_stream(run, queue), _worker(limits))
+        stream = queue_stream(run, queue)
+        await _stream(link, _queue(run, queue))
+        await _settle(link, f"CONSUMER.CREATE.{stream}.{WORKER}", {"stream_name": stream, "config": _worker(limits)})
 
 
-async def _stream(js: JetStreamContext, config: api.StreamConfig) -> None:
-    try:
-        await js.stream_info(config.name or "")
-    except NotFoundError:
-        await _make(js, config)
-    else:
-        await js.update_stream(config)
+async def _stream(link: Link, config: api.StreamConfig) -> None:
+    found = await link.api(f"STREAM.INFO.{config.name}")
+    call = "CREATE" if "error" in found else "UPDATE"
+    await _settle(link, f"STREAM.{call}.{config.name}", config.as_dict())
 
 
-async def _make(js: JetStreamContext, config: api.StreamConfig) -> None:
-    try:
-        await js.add_stream(config)
-    except APIError as error:
-        if error.err_code in _STORAGE_SHORT:
-            raise StreamFull(
-                f"stream {config.name}: max_bytes {config.max_bytes} is more than the store has left"
-            ) from error
-        raise Refused(f"stream {config.name}: {error.description}") from error
+async def _settle(link: Link, call: str, request: dict[str, Any]) -> None:
+    error = (await link.api(call, request)).get("error")
+    if error is None:
+        return
+    if error.get("err_code") in _STORAGE_SHORT:
+        raise StreamFull(f"{call}: the limits are more than the store has left ({error['description']}); lower them")
+    raise Refused(f"{call}: {error['description']}")
 
 
 def _log(name: str, subjects: str, max_bytes: int, limits: Limits) -> api.StreamConfig:
@@ -141,8 +138,8 @@ def _advisories(run: str) -> api.StreamConfig:
     )
 
 
-def _worker(limits: Limits) -> api.ConsumerConfig:
-    return api.ConsumerConfig(
+def _worker(limits: Limits) -> dict[str, Any]:
+    config = api.ConsumerConfig(
         durable_name=WORKER,
         ack_policy=api.AckPolicy.EXPLICIT,
         ack_wait=limits.ack_wait_seconds,
@@ -150,3 +147,4 @@ def _worker(limits: Limits) -> api.ConsumerConfig:
         backoff=limits.backoff() if limits.max_deliver > 1 else None,
         max_ack_pending=10_000,
     )
+    return config.as_dict()

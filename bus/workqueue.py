@@ -81,7 +81,7 @@ class WorkQueue:
         """See `bus.log.Queue`."""
         async with self._turn:
             if not self._listening:
-                await self._link.nc.subscribe(f"{self._inbox}.*", cb=self._on_message, pending_bytes_limit=0)
+                await self._link.subscribe(f"{self._inbox}.*", self._on_message)
                 self._listening = True
             messages = await self._request(batch, {"no_wait": True}, _SLACK_SECONDS)
             if not messages and wait_seconds > 0:
@@ -99,7 +99,8 @@ class WorkQueue:
         try:
             await self._ask(request, how)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(request.done.wait(), patience)
+                async with asyncio.timeout(patience):
+                    await request.done.wait()
         except asyncio.CancelledError:
             await self._give_back(request.messages)
             raise

@@ -109,10 +109,10 @@ def _jetstream(server: NatsServer, folder: Path) -> World:
         return await Bus.connect(server.url, run, service, instance, folder, **more)
 
     async def store(subject: str, data: bytes) -> int:
-        return (await world.buses[0]._link.js.publish(subject, data)).seq  # type: ignore[attr-defined]
+        return (await world.buses[0]._link.nc.jetstream().publish(subject, data)).seq  # type: ignore[attr-defined]
 
     async def raw(sequence: int) -> bytes:
-        message = await world.buses[0]._link.js.get_msg(streams.ev_stream("r"), sequence)  # type: ignore[attr-defined]
+        message = await world.buses[0]._link.nc.jetstream().get_msg(streams.ev_stream("r"), sequence)  # type: ignore[attr-defined]
         return message.data or b""
 
     world.connect, world.store, world.raw = connect, store, raw

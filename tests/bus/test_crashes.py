@@ -10,9 +10,11 @@ import pytest
 
 from bus import session, streams, subjects
 from bus.errors import LogDamaged, Unavailable
+from bus.group import Group, commit_group
 from bus.jetstream import Bus
 from bus.log import Expect, Stored
 from bus.server import NatsServer
+from schemas.envelope import COMMIT
 from tests.bus.conftest import HERE, THERE, dispatched, said, take
 
 
@@ -151,7 +153,7 @@ async def test_many_callers_share_batches_and_conditional_commits_never_do(bus: 
     await asyncio.gather(*chain, _say_many(bus, 100, 5))
     batched: dict[str, int] = {}
     for sequence in range(1, 531):
-        message = await bus._link.js.get_msg(streams.ev_stream("r"), sequence)
+        message = await bus._link.nc.jetstream().get_msg(streams.ev_stream("r"), sequence)
         batch = (message.headers or {}).get("Nats-Batch-Id")
         if batch:
             batched[batch] = batched.get(batch, 0) + 1
@@ -160,11 +162,23 @@ async def test_many_callers_share_batches_and_conditional_commits_never_do(bus: 
     assert max(batched.values()) >= 16
 
 
+async def test_a_batch_whose_acknowledgement_was_lost_is_found_again(bus: Bus) -> None:
+    commits = [said() for _ in range(20)]
+    members = [(HERE, COMMIT.dump_json(commit)) for commit in commits]
+    await bus.ev.append(THERE, said())
+    batch = Group(commits[0].commit, members, asyncio.get_running_loop().time() + 30)
+    assert await commit_group(bus._link, batch) == 2
+    await bus.ev.append(THERE, said())
+    assert await commit_group(bus._link, batch) == 2
+    assert await bus.ev.head() == 22
+    assert [stored.commit for stored in await take(bus.ev, 20, after=1)] == commits
+
+
 async def test_under_laptop_sync_nothing_is_batched(server: NatsServer, tmp_path: Path) -> None:
     bus = await Bus.connect(server.url, "r", "tester", "one", tmp_path, create=True, sync="laptop")
     await _say_many(bus, 100, 2)
     for sequence in range(1, 201):
-        message = await bus._link.js.get_msg(streams.ev_stream("r"), sequence)
+        message = await bus._link.nc.jetstream().get_msg(streams.ev_stream("r"), sequence)
         assert "Nats-Batch-Id" not in (message.headers or {})
     await bus.close()
 
@@ -174,8 +188,8 @@ async def test_a_reader_whose_consumer_vanished_makes_another(bus: Bus) -> None:
     async with aclosing(bus.ev.read()) as messages:
         assert (await anext(messages)).sequence == 1
         following = asyncio.ensure_future(anext(messages))
-        (consumer,) = await bus._link.js.consumers_info(streams.ev_stream("r"))
-        await bus._link.js.delete_consumer(streams.ev_stream("r"), consumer.name)
+        (consumer,) = await bus._link.nc.jetstream().consumers_info(streams.ev_stream("r"))
+        await bus._link.nc.jetstream().delete_consumer(streams.ev_stream("r"), consumer.name)
         await bus.ev.append(HERE, said())
         assert (await asyncio.wait_for(following, 20)).sequence == 2
 
@@ -184,12 +198,12 @@ async def test_a_reader_leaves_no_consumer_behind(bus: Bus) -> None:
     await bus.ev.append(HERE, said())
     await take(bus.ev, 1)
     async with asyncio.timeout(10):
-        while await bus._link.js.consumers_info(streams.ev_stream("r")):
+        while await bus._link.nc.jetstream().consumers_info(streams.ev_stream("r")):
             await asyncio.sleep(0.02)
 
 
 async def test_a_sequence_that_is_gone_stops_the_reader(bus: Bus) -> None:
-    js = bus._link.js
+    js = bus._link.nc.jetstream()
     await js.add_stream(name="HOLED", subjects=["holed.>"])
     for _ in range(5):
         await js.publish("holed.a", b"{}")
@@ -209,8 +223,8 @@ async def test_a_sequence_that_is_gone_stops_the_reader(bus: Bus) -> None:
 async def test_nothing_can_be_deleted_from_the_truth(bus: Bus) -> None:
     await bus.ev.append(HERE, said())
     for refused in (
-        bus._link.js.delete_msg(streams.ev_stream("r"), 1),
-        bus._link.js.purge_stream(streams.ev_stream("r")),
+        bus._link.nc.jetstream().delete_msg(streams.ev_stream("r"), 1),
+        bus._link.nc.jetstream().purge_stream(streams.ev_stream("r")),
     ):
         with pytest.raises(Exception, match=r"not permitted|denied|deny"):
             await refused
