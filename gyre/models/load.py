@@ -65,7 +65,7 @@ def load_model(folder: Path) -> "tuple[PreTrainedModel, Any]":
         )
     except Exception as error:  # whatever a damaged folder makes transformers raise, it is the folder's fault
         raise ModelError(f"model folder {folder}: {_first_line(error)}; give a complete causal model") from error
-    return model.eval(), model.config
+    return model.eval(), model.config  # type: ignore[no-untyped-call]
 
 
 def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
@@ -91,7 +91,7 @@ def quiet() -> None:
     """No progress bars of transformers: standard error belongs to the services' logs."""
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _default_cache() -> Path:

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from gyre.models.load import ModelError, quiet
 
@@ -100,8 +101,9 @@ def _write(source: Path, folder: Path) -> None:
     described = AutoConfig.from_pretrained(home, gguf_file=name).to_dict() | {"dtype": "float32"}
     for each in ("quantization_config", "_model_name_or_path", "_name_or_path"):
         described.pop(each, None)
-    model = LlamaForCausalLM(LlamaConfig(**described)).float()
-    tensors = load_gguf_checkpoint(str(source), return_tensors=True, model_to_load=model)["tensors"]
+    model: Any = LlamaForCausalLM(LlamaConfig(**described))
+    read: Any = load_gguf_checkpoint
+    tensors = read(str(source), return_tensors=True, model_to_load=model, torch_dtype=model.dtype)["tensors"]
     missing, unknown = model.load_state_dict(tensors, strict=False)
     if unknown or set(missing) - {"lm_head.weight"}:  # tied to the embeddings
         raise ModelError(
