@@ -1,0 +1,102 @@
+"""Processes that outlive the command that started them: they are found and killed, however deep they hid.
+
+A command leads a session of its own, and every process inherits GYRE_BOX, the path of the command's private folder. A
+child whose parent ended becomes a child of the sandbox's own process (a "subreaper", Linux), where it is found by its
+session or its GYRE_BOX. One that leaves its session *and* clears its environment is not told from others and lives
+until its limits end it: only a sandbox with a namespace of its own holds that one.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "GYRE_BOX"
+_PROC = Path("/proc")
+_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    pid: int
+    zombie: bool
+    session: int
+
+
+class Orphanage:
+    """Adopts what the commands of this process leave behind."""
+
+    def __init__(self) -> None:
+        """From now on orphans come to this process; children that it already has are not touched."""
+        self._others = set(_children())
+        self.leaders: set[int] = set()
+        """Commands that are waited for by whoever started them."""
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def sweep(self, session: int, box: Path) -> bool:
+        """Kill and reap the orphans of one command; False once none was found, so that none can come any more."""
+        found = False
+        for pid in _children():
+            if pid in self._others or pid in self.leaders or (process := _process(pid)) is None:
+                continue
+            ours = process.session == session or (not process.zombie and marked(pid, box))
+            found = found or ours
+            if ours and not process.zombie:
+                kill(pid)
+            elif process.zombie:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+        return found
+
+
+def kill_leftovers(box: Path) -> int:
+    """Kill what still runs for a box whose sandbox is gone, wherever it is; returns how many processes that were."""
+    own = os.getsid(0)
+    found = [process for pid in _all_processes() if marked(pid, box) and (process := _process(pid))]
+    sessions = {process.session for process in found} - {own}
+    victims = {process.pid for process in found}
+    victims |= {pid for pid in _all_processes() if sessions and (one := _process(pid)) and one.session in sessions}
+    for pid in victims - {os.getpid()}:
+        kill(pid)
+    return len(victims)
+
+
+def marked(pid: int, box: Path) -> bool:
+    """Whether a process was started for this box."""
+    try:
+        return f"{MARK}={box}".encode() in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def kill(pid: int) -> None:
+    """End a process, if it is there and may be ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    own = os.getpid()
+    try:
+        return [int(pid) for pid in (_PROC / "self" / "task" / str(own) / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _all_processes() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(_PROC) if name.isdigit()]  # noqa: PTH208 (thousands of Paths)
+    except OSError:
+        return []
+
+
+def _process(pid: int) -> _Process | None:
+    try:
+        # pid (name) state parent group session ...: the name may hold anything, so begin behind its last bracket.
+        words = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return _Process(pid, words[0] == b"Z", int(words[3]))

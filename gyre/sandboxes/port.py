@@ -1,0 +1,77 @@
+"""What a runner may ask of a sandbox: run one command to its end, within limits, and leave nothing behind."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+Ending = Literal["exited", "timeout", "stopped", "disk"]
+"""exited by itself, ended at its deadline, ended because it was asked for, or because it wrote too much."""
+
+OUTPUT_BYTES = 1 << 16
+"""How much of the end of a command's output is kept."""
+
+
+class SandboxError(Exception):
+    """A command could not be started; one line saying which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one command and all that it starts may use."""
+
+    memory_bytes: int = 4 << 30
+    """Data of one process (RLIMIT_DATA: address space that is only reserved does not count)."""
+    file_bytes: int = 256 << 20
+    """Size of one file."""
+    disk_bytes: int = 1 << 30
+    """All files in the command's box, looked at every few seconds."""
+    open_files: int = 4096
+    """Open files of one process."""
+    processes: int = 4096
+    """Processes of the user that runs it (the kernel does not hold root to it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command to run."""
+
+    arguments: tuple[str, ...]
+    folder: Path
+    """Its current directory."""
+    box: Path
+    """Its private folder, unique among all that run: HOME and TMPDIR are made in it, and `folder` may lie in it."""
+    environment: Mapping[str, str]
+    """Added to the little that every command gets; nothing else of the host's environment is seen."""
+    deadline_seconds: float
+    grace_seconds: float = 2.0
+    """Time between asking it to end and killing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended."""
+
+    ending: Ending
+    exit_code: int | None
+    """Negative: the signal that ended it."""
+    seconds: float
+    output: bytes
+    """The last 64 KiB of what it wrote to stdout and stderr."""
+
+    @property
+    def last_line(self) -> str:
+        """The last line of the output that says something, for people, at most 200 characters."""
+        lines = [line.strip() for line in self.output[-4096:].decode(errors="replace").splitlines() if line.strip()]
+        return "".join(char if char.isprintable() else "?" for char in lines[-1][:200]) if lines else ""
+
+
+class Sandbox(Protocol):
+    """A place to run commands in."""
+
+    async def run(self, command: Command, stop: asyncio.Event | None = None) -> Ended:
+        """Run a command to its end: its own, its deadline's, or `stop`'s; then nothing that it started lives on.
+
+        Cancelling this call kills the command at once. Raises `SandboxError` when it cannot be started.
+        """

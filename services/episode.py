@@ -1,0 +1,146 @@
+"""One episode: a harness works in a workspace with a token and a base URL; what came of it.
+
+Shared by the runner (training) and the examiner (held-out tasks), so that both measure the same thing.
+"""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from bus.blobs import Blobs
+from gyre.config import Config
+from gyre.errors import GyreError
+from gyre.proxy.tokens import execution_token
+from gyre.sandboxes.port import Command, Ended, Ending, Sandbox, SandboxError
+from gyre.tasks.folder import Task
+from schemas.dispatch import Reason, Stage
+from schemas.refs import StateRef
+from services import workspace
+
+LOG = logging.getLogger(__name__)
+_PATIENCE_SECONDS = 0.1
+MODEL = "policy"
+REFERENCE = Path(__file__).parent.parent / "gyre/harnesses/reference/agent.py"
+
+
+class NotReady(GyreError):
+    """Something that an episode needs is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an episode ended; `workspace` is what it left, None when there is nothing to assess."""
+
+    reason: Reason
+    stage: Stage
+    exit_code: int | None
+    seconds: float
+    detail: str
+    workspace: Path | None
+
+
+class Episodes:
+    """Runs the configured harness on tasks of one run."""
+
+    def __init__(self, folder: Path, config: Config, tasks: Mapping[str, Task], sandbox: Sandbox) -> None:
+        """`folder` is the run's own; `tasks` are those that may be asked for, by name."""
+        self._folder, self._harness, self._tasks, self._sandbox = folder, config.harness, tasks, sandbox
+        places = {"{python}": sys.executable, "{reference}": str(REFERENCE)}
+        self._command = tuple(_filled(word, places) for word in self._harness.command)
+
+    def box(self, execution: str) -> Path:
+        """The private folder of an execution."""
+        return self._folder / "work" / execution
+
+    async def token(self, execution: str) -> str:
+        """The bearer token of an execution; waits until the proxy has written its key."""
+        return execution_token(await _content(self._folder / "proxy.key"), execution)
+
+    def deadline(self, task: str) -> float:
+        """Seconds that the agent has: the task's, or less if the configuration says so."""
+        limits = [self._harness.timeout_seconds or float("inf")]
+        limits += [self._tasks[task].agent_timeout] if task in self._tasks else []
+        return min(*limits, 7 * 86400.0)
+
+    async def run(self, execution: str, task: str, token: str, stop: asyncio.Event | None = None) -> Outcome:
+        """One episode from an empty folder to the harness's end; its workspace is still there afterwards."""
+        began = time.monotonic()
+        try:
+            place = await self._prepared(execution, task)
+            command = await self._command_for(execution, task, token, place)
+            ended = await self._sandbox.run(command, stop)
+        except (workspace.WorkspaceError, SandboxError, NotReady, TimeoutError) as error:
+            detail = str(error) or "setup took too long"
+            return Outcome("failed", "setup", None, time.monotonic() - began, detail[:500], None)
+        return _outcome(ended, command.deadline_seconds, place)
+
+    async def _prepared(self, execution: str, task: str) -> Path:
+        if task not in self._tasks:
+            raise NotReady(f"task {task}: not among the tasks of this run")
+        making = asyncio.to_thread(workspace.make, self._tasks[task], self.box(execution))
+        return await asyncio.wait_for(making, self._tasks[task].setup_timeout)
+
+    async def _command_for(self, execution: str, task: str, token: str, place: Path) -> Command:
+        url = (await _content(self._folder / "proxy.url")).decode().strip()
+        environment = {
+            "OPENAI_BASE_URL": f"{url}/x/{token}/v1",
+            "OPENAI_API_KEY": token,
+            "GYRE_INSTRUCTION_FILE": str(self.box(execution) / "instruction.md"),
+            "GYRE_MODEL": MODEL,
+        }
+        box, grace = self.box(execution), self._harness.kill_grace
+        return Command(self._command, place, box, environment, self.deadline(task), grace)
+
+
+async def keep(blobs: Blobs, outcome: Outcome) -> tuple[StateRef | None, str]:
+    """Preserve what an episode left: its reference, and the detail to record (why there is none, if so)."""
+    if outcome.workspace is None:
+        return None, outcome.detail
+    return await keep_workspace(blobs, outcome.workspace, outcome.detail)
+
+
+async def keep_workspace(blobs: Blobs, place: Path, detail: str) -> tuple[StateRef | None, str]:
+    """Preserve a workspace; `detail` is what else there is to say."""
+    try:
+        blob = await asyncio.to_thread(lambda: blobs.put(workspace.preserve(place)))
+    except (workspace.WorkspaceError, OSError) as error:
+        return None, f"{error}; {detail}" if detail else str(error)
+    return StateRef(digest=blob.digest, size=blob.size, address=blob.address), detail
+
+
+def _outcome(ended: Ended, deadline: float, place: Path) -> Outcome:
+    """In what words an ending stands in the log."""
+    said: dict[Ending, tuple[Reason, str]] = {
+        "exited": ("failed" if ended.exit_code else "completed", ended.last_line),
+        "timeout": ("timeout", f"ended at its deadline of {deadline:g} s: {ended.last_line}"),
+        "stopped": ("cancelled", "ended because its cancellation was asked for"),
+        "disk": ("failed", f"ended because it filled its disk: {ended.last_line}"),
+    }
+    assert said.keys() == set(get_args(Ending))
+    reason, detail = said[ended.ending]
+    return Outcome(reason, "agent", ended.exit_code, ended.seconds, detail, place)
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    for name, value in places.items():
+        word = word.replace(name, value)
+    return word
+
+
+async def _content(path: Path) -> bytes:
+    """A small file that the proxy writes when it starts, perhaps after us."""
+    told = False
+    while True:
+        try:
+            if content := path.read_bytes():
+                return content
+        except FileNotFoundError:
+            if not told:
+                LOG.info("waiting for %s", path)
+            told = True
+        await asyncio.sleep(_PATIENCE_SECONDS)

@@ -1,0 +1,156 @@
+"""The evaluator: scores the state that each execution left, and says its reward once.
+
+The log counts the attempts: an assessment that found no score is recorded and tried again on the same state, until
+one is valid or the attempts or their time are used up. Unresolved is not zero: such an execution is left out.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from bus.blobs import BlobError
+from bus.errors import Conflict
+from bus.log import BusPort, Delivery, Expect
+from gyre.evaluators.port import Evaluator, Verdict
+from gyre.sandboxes.process import ProcessSandbox
+from gyre.tasks.folder import Task, load_tasks
+from schemas.dispatch import ExecutionTerminated
+from schemas.envelope import Event
+from schemas.refs import StateRef
+from schemas.rewards import AssessmentRecorded, RewardAssigned, RewardUnresolved
+from services import workspace
+from services.grading import evaluator_in
+from services.leases import serve_queue
+from services.place import Place
+from services.voice import Voice
+
+_AT_A_TIME = 4
+_MOST_DELIVERIES = 7  # one fewer than the queue allows: an entry that it parks would never be resolved
+
+
+async def serve(place: Place, bus: BusPort) -> None:
+    """Run until cancelled."""
+    tasks = {task.name: task for task in load_tasks(place.folder / "tasks/train")}
+    grader = Grader(place, bus, tasks, evaluator_in(ProcessSandbox()))
+    await serve_queue(bus.queue("eval"), _AT_A_TIME, grader.handle)
+
+
+class Grader:
+    """One evaluator at work."""
+
+    def __init__(self, place: Place, bus: BusPort, tasks: Mapping[str, Task], evaluator: Evaluator) -> None:
+        """`tasks` by name."""
+        self._place, self._bus, self._tasks, self._evaluator = place, bus, tasks, evaluator
+        self._voice = Voice(place, bus)
+
+    async def handle(self, delivery: Delivery) -> None:
+        """One entry of the queue: one assessment, or none when all is said."""
+        terminated = _entry(delivery)
+        if terminated is None:
+            await delivery.term(f"not an ended execution: {delivery.stored.reason or delivery.stored.subject}")
+            return
+        self._voice.heard(delivery.stored.sequence)
+        after, earlier, resolved = await self._history(terminated.execution)
+        if resolved:
+            await delivery.ack()
+            return
+        events = await self._judge(terminated, earlier, delivery.attempts)
+        try:
+            await self._say(terminated.execution, events, delivery.stored.sequence, after)
+        except Conflict:  # somebody else's: look again at what was said
+            await delivery.nak()
+            return
+        if isinstance(events[-1], AssessmentRecorded):
+            await delivery.nak(self._place.config.reward.backoff_seconds * 2 ** len(earlier))
+        else:
+            await delivery.ack()
+
+    async def _history(self, execution: str) -> tuple[int, tuple[AssessmentRecorded, ...], bool]:
+        """Last sequence, the assessments so far, and whether the reward is settled."""
+        subject = self._place.subject("execution", execution)
+        last = await self._bus.ev.last(subject)
+        earlier: list[AssessmentRecorded] = []
+        if last is None:
+            return 0, (), False
+        said = self._bus.ev.read(0, subject)
+        async with contextlib.aclosing(said):
+            async for stored in said:
+                self._voice.heard(stored.sequence)
+                events = stored.commit.events if stored.commit else ()
+                earlier += [event for event in events if isinstance(event, AssessmentRecorded)]
+                if stored.sequence >= last.sequence:
+                    break
+        settled = last.commit is not None and isinstance(last.commit.events[-1], RewardAssigned | RewardUnresolved)
+        return last.sequence, tuple(earlier), settled
+
+    async def _judge(
+        self, terminated: ExecutionTerminated, earlier: tuple[AssessmentRecorded, ...], deliveries: int
+    ) -> tuple[Event, ...]:
+        """What is to be said: an assessment, and the reward if that settles it."""
+        execution, group, reward = terminated.execution, terminated.group, self._place.config.reward
+        if terminated.state is None:
+            if reward.nothing_assessable == "placeholder":
+                return (RewardAssigned(execution=execution, group=group, reward=0.0, placeholder=True),)
+            return (
+                RewardUnresolved(execution=execution, group=group, attempts=0, reason="nothing was left to assess"),
+            )
+        spent = sum(assessment.seconds for assessment in earlier)
+        found = await self._assess(
+            terminated, terminated.state, len(earlier) + 1, max(0.1, reward.budget_seconds - spent)
+        )
+        if found.score is not None:
+            return found, RewardAssigned(execution=execution, group=group, reward=found.score)
+        used_up = found.attempt >= reward.attempts or spent + found.seconds >= reward.budget_seconds
+        if used_up or deliveries >= _MOST_DELIVERIES:
+            unresolved = RewardUnresolved(
+                execution=execution, group=group, attempts=found.attempt, reason=found.detail or "no valid score"
+            )
+            return found, unresolved
+        return (found,)
+
+    async def _assess(
+        self, terminated: ExecutionTerminated, state: StateRef, attempt: int, limit_seconds: float
+    ) -> AssessmentRecorded:
+        began = time.monotonic()
+        verdict = await self._verdict(terminated, state, limit_seconds)
+        return AssessmentRecorded(
+            assessment=f"{terminated.execution}-a{attempt}",
+            execution=terminated.execution,
+            designated=True,
+            attempt=attempt,
+            state=state,
+            branch=None,
+            score=verdict.score,
+            valid=verdict.valid,
+            seconds=time.monotonic() - began,
+            detail=verdict.detail,
+        )
+
+    async def _verdict(self, terminated: ExecutionTerminated, state: StateRef, limit_seconds: float) -> Verdict:
+        task = self._tasks.get(terminated.task)
+        if task is None:
+            return Verdict(None, f"task {terminated.task}: not among the tasks of this run")
+        box = self._place.folder / "work" / f"{terminated.execution}.eval"  # no execution's name has a dot
+        try:
+            place = await asyncio.to_thread(self._restored, state, box)
+            return await self._evaluator.evaluate(task, place, box, limit_seconds)
+        except (BlobError, workspace.WorkspaceError, OSError) as error:
+            return Verdict(None, str(error))
+        finally:
+            await asyncio.to_thread(workspace.clear, box)
+
+    def _restored(self, state: StateRef, box: Path) -> Path:
+        workspace.clear(box)
+        workspace.restore(self._bus.blobs.get(state), box / "ws")
+        return box / "ws"
+
+    async def _say(self, execution: str, events: tuple[Event, ...], causation: int, after: int) -> None:
+        expect = Expect(self._place.subject("execution", execution), after)
+        await self._voice.say(("execution", execution), events, execution, causation, expect)
+
+
+def _entry(delivery: Delivery) -> ExecutionTerminated | None:
+    events = delivery.stored.commit.events if delivery.stored.commit else ()
+    return next((event for event in events if isinstance(event, ExecutionTerminated)), None)

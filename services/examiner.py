@@ -1,0 +1,98 @@
+"""The examiner: measures the published policy on held-out tasks, outside d, p and f.
+
+Episode k of an evaluation works on held-out task k (round and round) under the id <evaluation>-<k>. What is said about
+an evaluation is said once and whole; an examiner that comes back redoes the one it was at.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from pathlib import Path
+
+from bus import subjects
+from bus.errors import Conflict
+from bus.log import BusPort, Expect
+from gyre.evaluators.port import Evaluator
+from gyre.proxy.tokens import episode
+from gyre.sandboxes.process import ProcessSandbox
+from gyre.tasks.folder import Task, load_tasks
+from schemas.base import pack_floats
+from schemas.runs import EvaluationScored, EvaluationStarted
+from services import workspace
+from services.episode import Episodes
+from services.grading import evaluator_in
+from services.place import Place
+from services.voice import Voice
+
+
+async def serve(place: Place, bus: BusPort) -> None:
+    """Run until cancelled."""
+    sandbox = ProcessSandbox()
+    tasks = load_tasks(place.folder / "tasks/heldout")
+    episodes = Episodes(place.folder, place.config, {task.name: task for task in tasks}, sandbox)
+    await Examiner(place, bus, tasks, episodes, evaluator_in(sandbox)).run()
+
+
+class Examiner:
+    """One examiner at work."""
+
+    def __init__(
+        self, place: Place, bus: BusPort, tasks: tuple[Task, ...], episodes: Episodes, evaluator: Evaluator
+    ) -> None:
+        """`tasks`: the held-out ones, in order."""
+        self._place, self._bus, self._tasks, self._episodes = place, bus, tasks, episodes
+        self._evaluator = evaluator
+        self._voice = Voice(place, bus)
+        self._room = asyncio.Semaphore(place.config.evaluation.concurrency)
+
+    async def run(self) -> None:
+        """Serve until cancelled: one evaluation after the other, as they were started."""
+        started = self._bus.ev.read(0, f"{subjects.ev(self._place.run, 'scheduler', 'evaluation')}.*")
+        async with contextlib.aclosing(started):
+            async for stored in started:
+                self._voice.heard(stored.sequence)
+                for event in stored.commit.events if stored.commit else ():
+                    if isinstance(event, EvaluationStarted):
+                        await self._examine(event, stored.sequence)
+
+    async def _examine(self, started: EvaluationStarted, causation: int) -> None:
+        subject = self._place.subject("evaluation", started.evaluation)
+        said = await self._bus.ev.last(subject)
+        if said is not None:
+            self._voice.heard(said.sequence)
+            return
+        began = time.monotonic()
+        scores = await asyncio.gather(*(self._score(started.evaluation, k) for k in range(started.episodes)))
+        valid = [score for score in scores if not math.isnan(score)]
+        scored = EvaluationScored(
+            evaluation=started.evaluation,
+            version=started.version,
+            scores=pack_floats(scores),
+            mean=sum(valid) / len(valid) if valid else 0.0,
+            valid=len(valid),
+            seconds=time.monotonic() - began,
+        )
+        entity = ("evaluation", started.evaluation)
+        with contextlib.suppress(Conflict):  # another examiner was faster: its word stands
+            await self._voice.say(entity, (scored,), started.evaluation, causation, Expect(subject, 0))
+
+    async def _score(self, evaluation: str, index: int) -> float:
+        """The score of one episode; NaN where none could be had."""
+        name, task = episode(evaluation, index), self._tasks[index % len(self._tasks)]
+        async with self._room:
+            outcome = await self._episodes.run(name, task.name, await self._episodes.token(name))
+            box = self._episodes.box(name)
+            tests_box = box.with_name(f"{name}.eval")  # a HOME that the agent never saw
+            try:
+                if outcome.workspace is None:
+                    return math.nan
+                verdict = await self._evaluator.evaluate(task, outcome.workspace, tests_box, math.inf)
+                return math.nan if verdict.score is None else verdict.score
+            finally:
+                await asyncio.to_thread(_clear_both, box, tests_box)
+
+
+def _clear_both(box: Path, tests_box: Path) -> None:
+    workspace.clear(box)
+    workspace.clear(tests_box)

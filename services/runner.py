@@ -1,0 +1,213 @@
+"""The runner: launches granted executions, holds their processes, preserves what they leave.
+
+An entry of the rollout queue is only a hint; what counts is the log: LaunchGranted opens the gate, ExecutionLaunched
+(nothing was ever said about this execution) claims it, ExecutionTerminated (right after that very launch) ends it, so
+that each launched execution ends exactly once, whoever says it. A run has one runner at a time: what another instance
+launched and did not end is dead, and a runner that starts says so.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from bus import subjects
+from bus.errors import Conflict
+from bus.log import BusPort, Delivery, Expect, Stored
+from gyre.proxy.tokens import token_digest
+from gyre.sandboxes.orphans import kill_leftovers
+from gyre.sandboxes.process import ProcessSandbox
+from gyre.tasks.folder import load_tasks
+from schemas.dispatch import (
+    CancellationRequested,
+    ExecutionDispatched,
+    ExecutionLaunched,
+    ExecutionTerminated,
+    LaunchGranted,
+)
+from schemas.envelope import Event
+from services import workspace
+from services.episode import Episodes, Outcome, keep, keep_workspace
+from services.leases import serve_queue
+from services.place import Place
+from services.voice import Voice
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Orders:
+    """What the scheduler said about an execution."""
+
+    due: asyncio.Event = field(default_factory=asyncio.Event)
+    """Granted or cancelled: no reason to wait any longer."""
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def serve(place: Place, bus: BusPort) -> None:
+    """Run until cancelled."""
+    tasks = {task.name: task for task in load_tasks(place.folder / "tasks/train")}
+    await Runner(place, bus, Episodes(place.folder, place.config, tasks, ProcessSandbox())).run()
+
+
+class Runner:
+    """One runner at work."""
+
+    def __init__(self, place: Place, bus: BusPort, episodes: Episodes) -> None:
+        """Nothing happens before `run`."""
+        self._place, self._bus, self._episodes = place, bus, episodes
+        self._voice = Voice(place, bus)
+        self._orders: defaultdict[str, _Orders] = defaultdict(_Orders)
+        self._busy: dict[str, asyncio.Event] = {}
+        """Executions in hand; set when one is done."""
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        cells = self._place.config.cells
+        await self._end_what_others_left()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._listen())
+            most = cells.count * cells.concurrency * 2  # all that may be granted at once, and as many that wait
+            group.create_task(serve_queue(self._bus.queue("rollout"), most, self._handle))
+
+    async def _listen(self) -> None:
+        said = self._bus.ev.read(0, f"{subjects.ev(self._place.run, 'scheduler', 'execution')}.*.*")
+        async with contextlib.aclosing(said):
+            async for stored in said:
+                self._voice.heard(stored.sequence)
+                for event in stored.commit.events if stored.commit else ():
+                    self._obey(event)
+
+    def _obey(self, event: Event) -> None:
+        if isinstance(event, LaunchGranted | CancellationRequested):
+            orders = self._orders[event.execution]
+            orders.due.set()
+            if isinstance(event, CancellationRequested):
+                orders.cancelled.set()
+
+    async def _handle(self, delivery: Delivery) -> None:
+        """One entry of the queue, from its coming to the end of its execution."""
+        entry = _entry(delivery.stored)
+        if entry is None:
+            await delivery.term(f"not an execution to launch: {delivery.stored.reason or delivery.stored.subject}")
+            return
+        if entry.execution in self._busy:  # its lease ran out while we were busy with it
+            await self._busy[entry.execution].wait()
+        else:
+            await self._work(entry, delivery.stored.sequence)
+        await delivery.ack()
+
+    async def _work(self, entry: ExecutionDispatched, causation: int) -> None:
+        done = self._busy[entry.execution] = asyncio.Event()
+        orders = self._orders[entry.execution]
+        try:
+            await orders.due.wait()
+            await self._execute(entry, causation, orders)
+        finally:
+            done.set()
+            del self._busy[entry.execution]
+            self._orders.pop(entry.execution, None)
+
+    async def _execute(self, entry: ExecutionDispatched, causation: int, orders: _Orders) -> None:
+        token = await self._episodes.token(entry.execution)
+        launched = ExecutionLaunched(
+            execution=entry.execution,
+            group=entry.group,
+            runner=self._place.instance,
+            token_digest=token_digest(token),
+            deadline_seconds=self._episodes.deadline(entry.task),
+        )
+        try:
+            sequence = await self._say("launched", launched, causation, 0)
+        except Conflict:
+            await self._end_if_left(entry.execution)
+            return
+        if orders.cancelled.is_set():
+            outcome = Outcome("cancelled", "setup", None, 0.0, "cancelled before it was launched", None)
+        else:
+            outcome = await self._episodes.run(entry.execution, entry.task, token, orders.cancelled)
+        state, detail = await keep(self._bus.blobs, outcome)
+        terminated = ExecutionTerminated(
+            execution=entry.execution,
+            group=entry.group,
+            task=entry.task,
+            reason=outcome.reason,
+            stage=outcome.stage,
+            exit_code=outcome.exit_code,
+            seconds=outcome.seconds,
+            state=state,
+            detail=detail,
+        )
+        await self._terminate(terminated, sequence)
+
+    async def _terminate(self, terminated: ExecutionTerminated, launched: int) -> None:
+        """Said at most once; somebody who said it first was right."""
+        with contextlib.suppress(Conflict):
+            await self._say("terminated", terminated, launched, launched)
+        await asyncio.to_thread(workspace.clear, self._episodes.box(terminated.execution))
+
+    async def _say(self, word: str, event: ExecutionLaunched | ExecutionTerminated, causation: int, after: int) -> int:
+        execution = event.execution
+        expect = Expect(subjects.execution(self._place.run, "runner", execution), after)
+        return await self._voice.say(("execution", execution, word), (event,), execution, causation, expect)
+
+    async def _end_what_others_left(self) -> None:
+        """Executions that another runner launched and nobody ended: all of them, before anything else is launched."""
+        everything = f"{subjects.ev(self._place.run, 'runner', 'execution')}.*.*"
+        last = await self._bus.ev.last(everything)
+        open_: dict[str, Stored] = {}
+        said = self._bus.ev.read(0, everything)
+        async with contextlib.aclosing(said):
+            while last is not None:
+                stored = await anext(said)
+                self._voice.heard(stored.sequence)
+                for event in stored.commit.events if stored.commit else ():
+                    if isinstance(event, ExecutionLaunched):
+                        open_[event.execution] = stored
+                    elif isinstance(event, ExecutionTerminated):
+                        open_.pop(event.execution, None)
+                if stored.sequence >= last.sequence:
+                    break
+        await asyncio.gather(*(self._end(stored) for stored in open_.values()))
+
+    async def _end_if_left(self, execution: str) -> None:
+        last = await self._bus.ev.last(subjects.execution(self._place.run, "runner", execution))
+        if last is not None and last.commit and last.commit.producer.instance != self._place.instance:
+            await self._end(last)
+
+    async def _end(self, stored: Stored) -> None:
+        """End an execution whose runner is gone, with what it left: partial progress is a valid score."""
+        assert stored.commit is not None
+        launched = stored.commit.events[0]
+        if not isinstance(launched, ExecutionLaunched):
+            return
+        box = self._episodes.box(launched.execution)
+        killed = await asyncio.to_thread(kill_leftovers, box)
+        LOG.warning("%s: its runner %s is gone; %d processes killed", launched.execution, launched.runner, killed)
+        detail, state = f"its runner {launched.runner} ended before it did", None
+        if (box / "ws").is_dir():
+            state, detail = await keep_workspace(self._bus.blobs, box / "ws", detail)
+        terminated = ExecutionTerminated(
+            execution=launched.execution,
+            group=launched.group,
+            task=await self._task_of(launched.execution),
+            reason="failed",
+            stage="agent",
+            exit_code=None,
+            seconds=max(0.0, (time.time_ns() - stored.commit.time) / 1e9),
+            state=state,
+            detail=detail,
+        )
+        await self._terminate(terminated, stored.sequence)
+
+    async def _task_of(self, execution: str) -> str:
+        said = await self._bus.ev.last(subjects.ev(self._place.run, "scheduler", "execution", execution, "dispatched"))
+        entry = _entry(said) if said else None
+        return entry.task if entry else "unknown"
+
+
+def _entry(stored: Stored) -> ExecutionDispatched | None:
+    events = stored.commit.events if stored.commit else ()
+    return next((event for event in events if isinstance(event, ExecutionDispatched)), None)

@@ -1,0 +1,157 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gyre.sandboxes.orphans import kill_leftovers, marked
+from gyre.sandboxes.port import OUTPUT_BYTES, Command, Limits, SandboxError
+from gyre.sandboxes.process import ProcessSandbox
+
+SPAWN = """
+import os, subprocess, sys
+for how in ({}, {"start_new_session": True}):
+    subprocess.Popen(["sleep", "300"], **how)
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> ProcessSandbox:
+    return ProcessSandbox(Limits(disk_bytes=4 << 20, file_bytes=8 << 20))
+
+
+def command(box: Path, *arguments: str, seconds: float = 20.0, grace: float = 0.2, **environment: str) -> Command:
+    (box / "ws").mkdir(parents=True, exist_ok=True)
+    return Command(arguments, box / "ws", box, environment, seconds, grace)
+
+
+def alive_in(box: Path) -> list[int]:
+    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and marked(int(pid), box)]
+
+
+async def test_a_command_runs_in_its_folder_with_private_places_and_little_else(
+    tmp_path: Path, sandbox: ProcessSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET", "of the host")
+    ended = await sandbox.run(command(tmp_path, "/bin/sh", "-c", "pwd; env; exit 3", TOLD="yes"))
+    lines = ended.output.decode().splitlines()
+    assert (ended.ending, ended.exit_code, lines[0]) == ("exited", 3, str(tmp_path / "ws"))
+    assert f"HOME={tmp_path}/home" in lines
+    assert f"TMPDIR={tmp_path}/tmp" in lines
+    assert "TOLD=yes" in lines
+    assert "of the host" not in ended.output.decode()
+
+
+async def test_a_command_that_is_not_there_ends_with_a_reason(tmp_path: Path, sandbox: ProcessSandbox) -> None:
+    try:
+        ended = await sandbox.run(command(tmp_path, "/no/such/program"))
+    except SandboxError as error:
+        assert "/no/such/program" in str(error)
+    else:
+        assert ended.exit_code == 127
+        assert "/no/such/program" in ended.last_line
+
+
+async def test_a_flood_keeps_its_last_64_kib_and_leaves_the_processor_to_others(
+    tmp_path: Path, sandbox: ProcessSandbox
+) -> None:
+    flood = asyncio.create_task(sandbox.run(command(tmp_path, "yes", "a flood", seconds=0.5)))
+    turns = 0
+    while not flood.done():
+        await asyncio.sleep(0.005)
+        turns += 1
+    ended = await flood
+    assert ended.ending == "timeout"
+    assert len(ended.output) == OUTPUT_BYTES
+    assert ended.last_line.startswith("a")
+    assert turns > 10
+
+
+async def test_what_ignores_the_deadline_is_killed_after_its_grace(tmp_path: Path, sandbox: ProcessSandbox) -> None:
+    began = time.monotonic()
+    ended = await sandbox.run(
+        command(tmp_path, "/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done", seconds=0.3)
+    )
+    assert (ended.ending, ended.exit_code) == ("timeout", -signal.SIGKILL)
+    assert 0.5 <= time.monotonic() - began < 10
+    assert alive_in(tmp_path) == []
+
+
+async def test_a_command_may_clean_up_in_its_grace(tmp_path: Path, sandbox: ProcessSandbox) -> None:
+    script = "trap 'echo cleaned; exit 7' TERM; echo up; while :; do sleep 0.05; done"
+    ended = await sandbox.run(command(tmp_path, "/bin/sh", "-c", script, seconds=1.0, grace=10))
+    assert (ended.ending, ended.exit_code, ended.last_line) == ("timeout", 7, "cleaned")
+
+
+async def test_children_that_outlive_a_command_are_killed_even_in_sessions_of_their_own(
+    tmp_path: Path, sandbox: ProcessSandbox
+) -> None:
+    ended = await sandbox.run(command(tmp_path, sys.executable, "-c", SPAWN))
+    assert (ended.ending, ended.exit_code) == ("exited", 0)
+    assert alive_in(tmp_path) == []
+
+
+async def test_the_orphans_of_one_command_are_not_those_of_another(tmp_path: Path, sandbox: ProcessSandbox) -> None:
+    script = "(sleep 0.6; echo late >late) & exit_after() { sleep 1; }; exit_after"
+    slow = asyncio.create_task(sandbox.run(command(tmp_path / "a", "/bin/sh", "-c", script)))
+    for _ in range(3):
+        await sandbox.run(command(tmp_path / "b", sys.executable, "-c", SPAWN))
+    await slow
+    assert (tmp_path / "a/ws/late").read_text() == "late\n"
+
+
+async def test_a_stop_ends_a_command(tmp_path: Path, sandbox: ProcessSandbox) -> None:
+    stop = asyncio.Event()
+    running = asyncio.create_task(sandbox.run(command(tmp_path, "sleep", "300"), stop))
+    await asyncio.sleep(0)
+    stop.set()
+    ended = await running
+    assert (ended.ending, ended.exit_code) == ("stopped", -signal.SIGTERM)
+
+
+async def test_cancelling_the_call_kills_the_command(tmp_path: Path, sandbox: ProcessSandbox) -> None:
+    running = asyncio.create_task(sandbox.run(command(tmp_path, "sleep", "300")))
+    await asyncio.sleep(0.05)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert alive_in(tmp_path) == []
+
+
+async def test_no_file_grows_beyond_its_limit(tmp_path: Path, sandbox: ProcessSandbox) -> None:
+    ended = await sandbox.run(command(tmp_path, "/bin/sh", "-c", "head -c 20000000 /dev/zero >big"))
+    assert ended.exit_code != 0
+    assert (tmp_path / "ws/big").stat().st_size <= 8 << 20
+
+
+async def test_a_box_that_fills_up_ends_its_command(
+    tmp_path: Path, sandbox: ProcessSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gyre.sandboxes.process._WATCH_SECONDS", 0.1)
+    script = "for n in 1 2 3; do head -c 2000000 /dev/zero >$n; done; sleep 300"
+    ended = await sandbox.run(command(tmp_path, "/bin/sh", "-c", script))
+    assert ended.ending == "disk"
+
+
+async def test_a_command_dies_with_its_sandbox_and_the_rest_is_found_by_its_box(tmp_path: Path) -> None:
+    program = f"""
+import asyncio
+from pathlib import Path
+from gyre.sandboxes.port import Command
+from gyre.sandboxes.process import ProcessSandbox
+box = Path({str(tmp_path)!r})
+script = "setsid sleep 300 & echo $! >child; sleep 300"
+asyncio.run(ProcessSandbox().run(Command(("/bin/sh", "-c", script), box, box, {{}}, 60)))
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
+        await asyncio.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    assert kill_leftovers(tmp_path) >= 1
+    while alive_in(tmp_path):
+        await asyncio.sleep(0.02)
