@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gyre.engines.batch import Batch, Row
+from gyre.engines.forward import forward_of
 from gyre.engines.kv import Segment, SlotCache, visible
 from gyre.engines.port import EngineError, EngineFailed, Finish
 from gyre.engines.prefix import Kept, PrefixStore, common_prefix
@@ -59,7 +59,7 @@ class Decoder:
         self, model: Any, version: int, rows: int, prefix_tokens: int, chunk_tokens: int, clock: Callable[[], float]
     ) -> None:
         self.version = version
-        self._model = model
+        self._forward = forward_of(model)
         self._rows = rows
         self._chunk = chunk_tokens
         self._clock = clock
@@ -187,13 +187,8 @@ class Decoder:
         positions = starts[:, None] + torch.arange(width)  # (m, T)
         window = max(start + count for start, count in zip(group.filled, counts, strict=True))
         group.cache.at_spans(list(zip(group.filled, counts, strict=True)), window)
-        self._model.base_model(
-            input_ids=ids,
-            attention_mask=visible(positions, window),
-            position_ids=positions.clamp(max=window - 1),  # padding stays within what rotary tables know
-            cache=group.cache,
-            use_cache=True,
-        )
+        within = positions.clamp(max=window - 1)  # padding too must stay where there are positions
+        self._forward.fill(ids, within, visible(positions, window), group.cache)
         group.filled = [start + count for start, count in zip(group.filled, counts, strict=True)]
 
     def _join(self, group: Group) -> None:
@@ -210,15 +205,9 @@ class Decoder:
         window = int(self._batch.lengths[:n].max()) + 1
         self._cache.reserve(n, window)
         self._cache.at_ends(positions, window)
-        logits: Tensor = self._model(
-            input_ids=torch.from_numpy(self._batch.last[:n, None].copy()),
-            attention_mask=visible(positions[:, None], window),
-            position_ids=positions[:, None],
-            cache=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
-        tokens, logprobs = sample(logits.float(), *self._batch.sampling())
+        ids, mask = torch.from_numpy(self._batch.last[:n, None].copy()), visible(positions[:, None], window)
+        logits = self._forward.logits(ids, positions[:, None], mask, self._cache)
+        tokens, logprobs = sample(logits, *self._batch.sampling())
         if not bool(torch.isfinite(logprobs).all()):
             raise EngineFailed(f"logits under version {self.version} are not finite; load other weights")
         for place, finish in self._batch.record(tokens.numpy(), logprobs.numpy()):

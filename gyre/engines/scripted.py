@@ -66,8 +66,8 @@ class ScriptedEngine:
     """Replays a script token by token, with an engine's manners.
 
     A line ends at max_tokens or at its first stop token; one that runs out ends with the request's first stop token, or
-    as at max_tokens when there is none. Every token waits for `pace`, so that a test can hold a generation in flight; an abort
-    does not wait.
+    as at max_tokens when there is none. Every token waits for `pace`, so that a test can hold a generation in flight;
+    an abort does not wait.
     """
 
     def __init__(self, script: Script, *, context: int = 4096, version: int = 0, pace: Pace = yield_once) -> None:
