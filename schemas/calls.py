@@ -58,6 +58,8 @@ class ModelCallRecorded(Model):
     sampling: SamplingRecord
     messages: str
     """JSON: the new incoming messages after the matched prefix, normalised."""
+    message_ends: tuple[int, ...] = ()
+    """Tokens of the call's path up to the end of each of `messages`; -1 where no other history may go on from."""
     reply: str
     """JSON: the assistant message that went out."""
     system_digest: Digest

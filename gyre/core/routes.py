@@ -1,0 +1,188 @@
+"""What a proxy must know, folded from EV: which executions are open, which cells serve rollout, who goes where.
+
+Bounded: an execution is dropped when its records are sealed, an evaluation when it is scored.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from schemas.calls import RecordsSealed, RouteAssigned, RouteMoved
+from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
+from schemas.envelope import Event
+from schemas.roles import (
+    CellLost,
+    CellRegistered,
+    RoleTransitionCompleted,
+    RoleTransitionFailed,
+    RoleTransitionRequested,
+)
+from schemas.runs import EvaluationScored, EvaluationStarted
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell's engine as a destination."""
+
+    instance: str
+    url: str
+    capacity: int
+    serving: bool
+    """Whether requests may be routed there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """All of a proxy's knowledge. Never changed in place."""
+
+    open: Mapping[str, str] = field(default_factory=dict)
+    """Digest of a token -> its execution: launched, not terminated."""
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    """Execution -> its seed, from dispatch to seal."""
+    closing: tuple[str, ...] = ()
+    """Terminated executions whose records are not sealed yet."""
+    evaluations: Mapping[str, int] = field(default_factory=dict)
+    """Evaluation -> its number of episodes, while they run."""
+    cells: Mapping[int, Cell] = field(default_factory=dict)
+    training: frozenset[int] = frozenset()
+    """Cells that the log says train, or are on their way there or back."""
+    returning: frozenset[int] = frozenset()
+    """Cells on their way back to rollout."""
+    assigned: Mapping[str, int] = field(default_factory=dict)
+    """Execution -> the cell that it sticks to."""
+
+
+def evolve(routes: Routes, event: Event) -> Routes:
+    """Take in one event; most say nothing to a proxy."""
+    step = _STEPS.get(type(event))
+    return step(routes, event) if step else routes
+
+
+def choose(routes: Routes, execution: str, avoid: AbstractSet[int] = frozenset()) -> int | None:
+    """The cell for an execution's next request: where it is, else the least loaded; None while no cell serves.
+
+    Load is assigned executions per place of capacity; the lowest index wins a tie. Cells in `avoid` just failed: they
+    are taken only when there is no other.
+    """
+    serving = {index: cell for index, cell in routes.cells.items() if cell.serving}
+    candidates = {index: cell for index, cell in serving.items() if index not in avoid} or serving
+    held = routes.assigned.get(execution)
+    if held in candidates:
+        return held
+    counts = Counter(routes.assigned.values())
+    return min(candidates, key=lambda index: (counts[index] / candidates[index].capacity, index), default=None)
+
+
+def _launched(routes: Routes, event: ExecutionLaunched) -> Routes:
+    return replace(routes, open={**routes.open, event.token_digest: event.execution})
+
+
+def _dispatched(routes: Routes, event: ExecutionDispatched) -> Routes:
+    return replace(routes, seeds={**routes.seeds, event.execution: event.seed})
+
+
+def _terminated(routes: Routes, event: ExecutionTerminated) -> Routes:
+    if event.execution in routes.closing:
+        return routes
+    still = {token: execution for token, execution in routes.open.items() if execution != event.execution}
+    return replace(routes, open=still, closing=(*routes.closing, event.execution))
+
+
+def _sealed(routes: Routes, event: RecordsSealed) -> Routes:
+    closing = tuple(execution for execution in routes.closing if execution != event.execution)
+    seeds = _without(routes.seeds, event.execution)
+    return replace(routes, closing=closing, seeds=seeds, assigned=_without(routes.assigned, event.execution))
+
+
+def _evaluation_started(routes: Routes, event: EvaluationStarted) -> Routes:
+    return replace(routes, evaluations={**routes.evaluations, event.evaluation: event.episodes})
+
+
+def _evaluation_scored(routes: Routes, event: EvaluationScored) -> Routes:
+    episodes = {f"{event.evaluation}-{index}" for index in range(routes.evaluations.get(event.evaluation, 0))}
+    assigned = {execution: cell for execution, cell in routes.assigned.items() if execution not in episodes}
+    return replace(routes, evaluations=_without(routes.evaluations, event.evaluation), assigned=assigned)
+
+
+def _registered(routes: Routes, event: CellRegistered) -> Routes:
+    cell = Cell(event.instance, event.url, event.capacity, serving=event.cell not in routes.training)
+    return replace(routes, cells={**routes.cells, event.cell: cell})
+
+
+def _lost(routes: Routes, event: CellLost) -> Routes:
+    """A late word about an instance that was replaced changes nothing."""
+    cell = routes.cells.get(event.cell)
+    if cell is None or cell.instance != event.instance:
+        return routes
+    gone = {event.cell}
+    cells = _without(routes.cells, event.cell)
+    return replace(routes, cells=cells, training=routes.training - gone, returning=routes.returning - gone)
+
+
+def _requested(routes: Routes, event: RoleTransitionRequested) -> Routes:
+    if event.to == "rollout":
+        return replace(routes, returning=routes.returning | {event.cell})
+    return _serve(replace(routes, training=routes.training | {event.cell}), event.cell, event.instance, serving=False)
+
+
+def _completed(routes: Routes, event: RoleTransitionCompleted) -> Routes:
+    if event.to == "train":
+        return replace(routes, training=routes.training | {event.cell})
+    return _back(routes, event.cell, event.instance)
+
+
+def _failed(routes: Routes, event: RoleTransitionFailed) -> Routes:
+    """It keeps its former role: it serves again unless it was on its way back from training."""
+    if event.cell in routes.returning:
+        return replace(routes, returning=routes.returning - {event.cell})
+    return _back(routes, event.cell, event.instance)
+
+
+def _back(routes: Routes, cell: int, instance: str) -> Routes:
+    routes = replace(routes, training=routes.training - {cell}, returning=routes.returning - {cell})
+    return _serve(routes, cell, instance, serving=True)
+
+
+def _serve(routes: Routes, index: int, instance: str, *, serving: bool) -> Routes:
+    cell = routes.cells.get(index)
+    if cell is None or cell.instance != instance:
+        return routes
+    return replace(routes, cells={**routes.cells, index: replace(cell, serving=serving)})
+
+
+def _assigned(routes: Routes, event: RouteAssigned) -> Routes:
+    return _stick(routes, event.execution, event.cell)
+
+
+def _moved(routes: Routes, event: RouteMoved) -> Routes:
+    return _stick(routes, event.execution, event.to_cell)
+
+
+def _stick(routes: Routes, execution: str, cell: int) -> Routes:
+    """A route said after its execution ended is forgotten."""
+    if execution not in routes.seeds and execution.rpartition("-")[0] not in routes.evaluations:
+        return routes
+    return replace(routes, assigned={**routes.assigned, execution: cell})
+
+
+def _without(mapping: Mapping[Any, Any], key: object) -> dict[Any, Any]:
+    return {name: value for name, value in mapping.items() if name != key}
+
+
+_STEPS: dict[type[Any], Callable[[Routes, Any], Routes]] = {
+    ExecutionDispatched: _dispatched,
+    ExecutionLaunched: _launched,
+    ExecutionTerminated: _terminated,
+    RecordsSealed: _sealed,
+    EvaluationStarted: _evaluation_started,
+    EvaluationScored: _evaluation_scored,
+    CellRegistered: _registered,
+    CellLost: _lost,
+    RoleTransitionRequested: _requested,
+    RoleTransitionCompleted: _completed,
+    RoleTransitionFailed: _failed,
+    RouteAssigned: _assigned,
+    RouteMoved: _moved,
+}

@@ -1,0 +1,68 @@
+"""What can be wrong with a model call, split by who should change something.
+
+CallError               answered to the client as an error of its protocol
+├── BadRequest          the body is no request of the protocol
+├── PromptTooLong       the history must be shortened
+├── HistoryUnrenderable the model's chat template refuses this history
+├── Unauthorized        no open execution has this token
+├── Abandoned           the call was cancelled: client gone or execution ended
+└── EngineTrouble       the policy could not answer; the client may ask again
+TemplateUnusable        the model's folder cannot serve chats (at start)
+"""
+
+
+class ProxyError(Exception):
+    """Any failure of the proxy; messages are one line."""
+
+
+class CallError(ProxyError):
+    """Answered to the client: HTTP status, error type and code of the OpenAI protocol."""
+
+    status = 400
+    kind = "invalid_request_error"
+    code: str | None = None
+
+
+class BadRequest(CallError):
+    """The body is no request of the protocol; the message names field and value."""
+
+
+class PromptTooLong(CallError):
+    """The words and the code that clients look for when they decide to compact."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, tokens: int, maximum: int) -> None:
+        """`tokens` of the rendered prompt, and how many there may be at most."""
+        super().__init__(f"prompt is too long: {tokens} tokens > {maximum} maximum")
+        self.tokens, self.maximum = tokens, maximum
+
+
+class HistoryUnrenderable(CallError):
+    """The chat template raises for this history."""
+
+
+class Unauthorized(CallError):
+    """Unknown or closed token."""
+
+    status = 401
+    kind = "authentication_error"
+    code = "invalid_api_key"
+
+
+class Abandoned(CallError):
+    """The call was cancelled before it had an answer."""
+
+    status = 503
+    kind = "server_error"
+
+
+class EngineTrouble(CallError):
+    """No engine could answer, for a reason that is not the request's fault."""
+
+    status = 503
+    kind = "server_error"
+
+
+class TemplateUnusable(ProxyError):
+    """The model folder lacks a tokenizer or a chat template, or the template fails on a plain conversation."""

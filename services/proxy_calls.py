@@ -1,0 +1,267 @@
+"""The live calls of all executions: planned, drawn, recorded, and only then answered; sealed at the end.
+
+A request that is sent again while its answer is in the making joins it; one whose finished answer may never have
+arrived is given that answer. When the last client of a call hangs up, its engine request is cancelled.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bus.errors import Conflict, StreamFull
+from bus.log import BusPort
+from gyre.core.leaves import leaves
+from gyre.core.tree import record_digest, records_digest
+from gyre.proxy.errors import Abandoned, CallError, EngineTrouble, HistoryUnrenderable, Unauthorized
+from gyre.proxy.normalise import Message
+from gyre.proxy.session import Asked, Drawn, Plan, Session
+from schemas.calls import HistoryRejected, ModelCallRecorded, RecordsSealed, RequestCancelled
+from schemas.envelope import Event
+from services.proxy_draw import Engines
+from services.proxy_world import World
+from services.records import last_record, read_records
+from services.speaker import Speaker
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A recorded answer."""
+
+    call: str
+    message: Message
+    length: bool
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One call in the making, or found again, and the clients that wait for it."""
+
+    call: str
+    drawing: "asyncio.Task[Drawn] | None" = None
+    """Cancelling it ends the engine's request; None when nothing is generated."""
+    task: "asyncio.Task[Finished] | None" = None
+    waiters: int = 0
+    unconfirmed: set[str] = field(default_factory=set)
+    """The seat's own: calls whose answer may not have arrived."""
+
+    @property
+    def joinable(self) -> bool:
+        """Whether it will have an answer."""
+        return self.drawing is None or self.drawing.cancelling() == 0
+
+    async def answer(self) -> Finished:
+        """The recorded answer. Raises CallError."""
+        assert self.task is not None
+        return await asyncio.shield(self.task)
+
+
+@dataclass(slots=True)
+class Seat:
+    """One execution at the proxy."""
+
+    session: Session
+    records: list[tuple[int, str]]
+    """(sequence in CALL, digest) of each record."""
+    unconfirmed: set[str]
+    """Recorded calls whose answer may not have arrived."""
+    jobs: dict[bytes, Job] = field(default_factory=dict)
+    closed: bool = False
+
+
+class Calls:
+    """All seats."""
+
+    def __init__(
+        self, bus: BusPort, world: World, engines: Engines, new_session: Callable[[str, int], Session]
+    ) -> None:
+        """`new_session` makes an empty session from an execution and its seed."""
+        self._bus, self._world, self._engines, self._new_session = bus, world, engines, new_session
+        self._speaker = Speaker(bus)
+        self._seats: dict[str, asyncio.Task[Seat]] = {}
+
+    async def open(self, execution: str, asked: Asked, key: bytes) -> Job:
+        """Begin, join or find again the answer to a request; `leave` it in any case.
+
+        Args:
+            execution: an open one.
+            asked: the request.
+            key: equal for equal bodies.
+        Raises:
+            CallError: refused before anything was generated.
+        """
+        if not self._world.is_open(execution):
+            raise Unauthorized("token: its execution has ended")
+        seat = await self._seat(execution)
+        if seat.closed:
+            raise Unauthorized("token: its execution has ended")
+        job = seat.jobs.get(key)
+        if job is None or not job.joinable:
+            job = self._again(seat, asked) or await self._begin(execution, seat, asked, key)
+        job.waiters += 1
+        return job
+
+    def leave(self, job: Job) -> None:
+        """A client has its answer or hung up; without any client left, what is still being drawn is cancelled."""
+        job.waiters -= 1
+        if job.waiters == 0 and job.drawing is not None:
+            job.drawing.cancel()
+
+    def confirm(self, job: Job) -> None:
+        """The client was sent the whole answer."""
+        job.unconfirmed.discard(job.call)
+
+    async def seal(self, execution: str, causation: int = 0) -> None:
+        """End an execution's calls and say RecordsSealed, once in the whole run."""
+        seat = await self._seat(execution)
+        await self._end(seat)
+        if max((sequence for sequence, _ in seat.records), default=0) != await last_record(self._bus, execution):
+            seat = await self._restored(execution)
+        records = sorted(seat.records)
+        event = RecordsSealed(
+            execution=execution,
+            last_sequence=records[-1][0] if records else 0,
+            count=len(records),
+            digest=records_digest(digest for _, digest in records),
+        )
+        while not await self._said(execution, event, causation):
+            pass
+        self._seats.pop(execution, None)
+
+    async def drop_scored(self) -> None:
+        """End held-out episodes whose evaluation is over: they need no seal."""
+        known = self._world.routes.seeds
+        for execution in [name for name in self._seats if name not in known and not self._world.is_open(name)]:
+            await self._end(await self._seat(execution))
+            self._seats.pop(execution, None)
+
+    async def close(self) -> None:
+        """Stop everything, unanswered: the log has what is recorded."""
+        tasks: list[asyncio.Task[Any]] = list(self._seats.values())
+        for making in self._seats.values():
+            if making.done() and not making.cancelled() and making.exception() is None:
+                jobs = making.result().jobs.values()
+                tasks += [task for job in jobs for task in (job.task, job.drawing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _seat(self, execution: str) -> Seat:
+        making = self._seats.get(execution)
+        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
+            making = self._seats[execution] = asyncio.create_task(self._restored(execution))
+        return await asyncio.shield(making)
+
+    async def _restored(self, execution: str) -> Seat:
+        """A seat as CALL has it: empty for a new execution."""
+        session = self._new_session(execution, self._world.seed(execution))
+        numbered = await read_records(self._bus, execution, await last_record(self._bus, execution))
+        for _, record in numbered:
+            session.add(record)
+        digests = [(sequence, record_digest(record)) for sequence, record in numbered]
+        return Seat(session, digests, set(leaves(session.tree)))
+
+    def _again(self, seat: Seat, asked: Asked) -> Job | None:
+        """The finished answer to a request that is sent again because it did not arrive."""
+        calls = [call for call in seat.session.finished(asked) if call in seat.unconfirmed] if seat.unconfirmed else []
+        if not calls:
+            return None
+        message, node = seat.session.reply(calls[-1])
+        found = Finished(calls[-1], message, node.finish == "length", node.context, node.length - node.context, 0)
+        return Job(calls[-1], task=asyncio.create_task(_at_once(found)), unconfirmed=seat.unconfirmed)
+
+    async def _begin(self, execution: str, seat: Seat, asked: Asked, key: bytes) -> Job:
+        try:
+            plan = seat.session.plan(asked)
+        except HistoryUnrenderable as error:
+            call = f"{execution}-r{key.hex()[:16]}"
+            rejected = HistoryRejected(execution=execution, call=call, reason=str(error)[:500])
+            await self._speaker.say(execution, rejected, self._world.sequence)
+            raise
+        says: list[asyncio.Task[int]] = []
+
+        def say(event: Event) -> None:
+            self._world.fold(event)
+            says.append(asyncio.create_task(self._speaker.say(execution, event, self._world.sequence)))
+
+        job = seat.jobs[key] = Job(plan.call, unconfirmed=seat.unconfirmed)
+        job.drawing = asyncio.create_task(self._engines.draw(execution, plan, say))
+        job.task = asyncio.create_task(self._answer(execution, seat, job, plan, says))
+        job.task.add_done_callback(lambda task: self._gone(seat, key, job, task))
+        return job
+
+    async def _answer(
+        self, execution: str, seat: Seat, job: Job, plan: Plan, says: "list[asyncio.Task[int]]"
+    ) -> Finished:
+        """Nothing leaves here before it is in the log."""
+        began = time.monotonic()
+        assert job.drawing is not None
+        try:
+            drawn = await job.drawing
+        except asyncio.CancelledError:
+            if (current := asyncio.current_task()) and current.cancelling():
+                raise
+            reason = "execution ended" if seat.closed else "client gone"
+            cell = self._world.routes.assigned.get(execution)
+            if cell is not None:
+                cancelled = RequestCancelled(execution=execution, call=plan.call, cell=cell, reason=reason)
+                await self._speaker.say(execution, cancelled, self._world.sequence)
+            raise Abandoned(f"call {plan.call}: cancelled, {reason}") from None
+        finally:
+            await asyncio.gather(*says)
+        seconds = time.monotonic() - began
+        record = seat.session.record(plan, drawn, total_seconds=seconds, delivered=job.waiters > 0)
+        await self._keep(seat, record)
+        message, node = seat.session.reply(plan.call)
+        length = drawn.finish == "length"
+        return Finished(plan.call, message, length, node.context, node.length - node.context, drawn.cached_tokens)
+
+    async def _keep(self, seat: Seat, record: ModelCallRecorded) -> None:
+        try:
+            sequence = await self._speaker.record(record, self._world.sequence)
+        except StreamFull as error:
+            _LOG.error("call %s: %s", record.call, error)
+            raise EngineTrouble(f"call {record.call}: cannot be recorded, the log is full") from error
+        seat.session.add(record)
+        seat.records.append((sequence, record_digest(record)))
+        seat.unconfirmed.add(record.call)
+
+    def _gone(self, seat: Seat, key: bytes, job: Job, task: "asyncio.Task[Finished]") -> None:
+        if seat.jobs.get(key) is job:
+            del seat.jobs[key]
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, CallError):
+            _LOG.error("call %s failed", job.call, exc_info=error)
+
+    async def _end(self, seat: Seat) -> None:
+        """No call begins any more; those in the making are cancelled, those being recorded are waited for."""
+        seat.closed = True
+        jobs = list(seat.jobs.values())
+        for job in jobs:
+            if job.drawing is not None:
+                job.drawing.cancel()
+        await asyncio.gather(*(job.task for job in jobs if job.task is not None), return_exceptions=True)
+
+    async def _said(self, execution: str, event: RecordsSealed, causation: int) -> bool:
+        """Whether the seal is in the log now, by us or by somebody before us."""
+        last = await self._bus.ev.last(self._speaker.subject(execution))
+        if last and last.commit and any(isinstance(said, RecordsSealed) for said in last.commit.events):
+            return True
+        try:
+            await self._speaker.say(
+                execution, event, self._world.sequence, causation, expect=last.sequence if last else 0
+            )
+        except Conflict:
+            return False
+        return True
+
+
+async def _at_once(found: Finished) -> Finished:
+    return found

@@ -1,0 +1,112 @@
+"""What the proxy knows of the run: EV, followed from its beginning, and the tokens that it makes valid."""
+
+import asyncio
+import contextlib
+
+from bus.log import BusPort
+from gyre.core.admission import seed_of
+from gyre.core.routes import Cell, Routes, choose, evolve
+from gyre.proxy.errors import Unauthorized
+from gyre.proxy.tokens import episode, execution_token, token_digest
+from schemas.envelope import Event
+from schemas.runs import EvaluationScored, EvaluationStarted
+
+_CATCH_UP_SECONDS = 30.0
+
+
+class World:
+    """A live fold of EV that can be waited on."""
+
+    def __init__(self, bus: BusPort, secret: bytes, seed: int) -> None:
+        """`seed` is the run's: executions that were never dispatched (held-out episodes) draw theirs from it."""
+        self.routes = Routes()
+        self.sequence = 0
+        self._bus, self._secret, self._seed = bus, secret, seed
+        self._episodes: dict[str, str] = {}
+        self._gone: dict[str, asyncio.Event] = {}
+        self._bell = asyncio.Event()
+
+    async def follow(self) -> None:
+        """Fold EV for ever."""
+        async with contextlib.aclosing(self._bus.ev.read(0)) as stream:
+            async for stored in stream:
+                for event in stored.commit.events if stored.commit else ():
+                    self.fold(event)
+                self.sequence = stored.sequence
+                self._ring()
+
+    def fold(self, event: Event) -> None:
+        """Take in one event, from the log or on its way there (routes are said by the proxy itself)."""
+        before = self.routes.cells
+        self.routes = evolve(self.routes, event)
+        if self.routes.cells is not before:
+            self._mark_gone()
+        if isinstance(event, EvaluationStarted):
+            for index in range(event.episodes):
+                execution = episode(event.evaluation, index)
+                self._episodes[token_digest(execution_token(self._secret, execution))] = execution
+        elif isinstance(event, EvaluationScored):
+            self._episodes = {
+                token: execution
+                for token, execution in self._episodes.items()
+                if execution.rpartition("-")[0] in self.routes.evaluations
+            }
+
+    async def changed(self) -> None:
+        """Wait until more was folded."""
+        await self._bell.wait()
+
+    async def caught_up(self) -> None:
+        """Wait until all that EV holds now is folded."""
+        head = await self._bus.ev.head()
+        while self.sequence < head:
+            await self.changed()
+
+    async def execution(self, token: str) -> str:
+        """The open execution with this token; one whose launch is in the log but not folded yet is waited for.
+
+        Raises:
+            Unauthorized: there is none.
+        """
+        digest = token_digest(token)
+        if (found := self._find(digest)) is None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.caught_up(), _CATCH_UP_SECONDS)
+            found = self._find(digest)
+        if found is None:
+            raise Unauthorized("token: belongs to no open execution; the execution has ended or never was")
+        return found
+
+    def is_open(self, execution: str) -> bool:
+        """Whether calls of this execution are accepted."""
+        return execution in self.routes.open.values() or execution.rpartition("-")[0] in self.routes.evaluations
+
+    def seed(self, execution: str) -> int:
+        """What the execution's sampling is seeded with."""
+        return self.routes.seeds.get(execution, seed_of(self._seed, execution))
+
+    async def cell_for(self, execution: str, avoid: set[int]) -> tuple[int, Cell]:
+        """Where the execution's next request goes; waits while no cell serves."""
+        while True:
+            index = choose(self.routes, execution, avoid)
+            if index is not None:
+                return index, self.routes.cells[index]
+            await self.changed()
+
+    def gone(self, instance: str) -> asyncio.Event:
+        """Set once this instance is no cell any more."""
+        event = self._gone.setdefault(instance, asyncio.Event())
+        self._mark_gone()
+        return event
+
+    def _find(self, digest: str) -> str | None:
+        return self.routes.open.get(digest) or self._episodes.get(digest)
+
+    def _mark_gone(self) -> None:
+        living = {cell.instance for cell in self.routes.cells.values()}
+        for instance in [name for name in self._gone if name not in living]:
+            self._gone.pop(instance).set()
+
+    def _ring(self) -> None:
+        self._bell.set()
+        self._bell = asyncio.Event()
