@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from bus.errors import Refused
 from schemas.refs import BlobRef
 
 SCHEME = "blob:"
 
 
-class BlobError(Exception):
+class BlobError(Refused):
     """A blob cannot be had; attributes carry its digest."""
 
     def __init__(self, digest: str, message: str) -> None:
@@ -49,16 +50,17 @@ class Reference(Protocol):
 class Blobs:
     """The blob store of one run: a folder of files named by digest."""
 
-    def __init__(self, folder: Path) -> None:
-        """Use this folder; it is made when the first blob is put."""
-        self.folder = folder
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        """Use this folder, made when the first blob is put; not `durable` for a copy that may be lost."""
+        self.folder, self._durable = folder, durable
 
     def put(self, body: bytes) -> BlobRef:
         """Store a body durably and return its claim check; putting it again mends a damaged file."""
         digest = hashlib.sha256(body).hexdigest()
         if self._read(digest) != body:
             self._write(digest, body)
-        sync_folder(self.path(digest).parent)  # also when another writer's rename is still only in memory
+        if self._durable:
+            sync_folder(self.path(digest).parent)  # also when another writer's rename is still only in memory
         return BlobRef(digest=digest, size=len(body), address=SCHEME + digest)
 
     def get(self, reference: Reference) -> bytes:
@@ -102,12 +104,13 @@ class Blobs:
             try:
                 file.write(body)
                 file.flush()
-                os.fsync(file.fileno())
+                if self._durable:
+                    os.fsync(file.fileno())
                 os.replace(file.name, path)
             except BaseException:
                 Path(file.name).unlink(missing_ok=True)
                 raise
-        if new:
+        if new and self._durable:
             sync_folder(self.folder)
 
 
