@@ -60,8 +60,8 @@ class LlamaForward:
     def __init__(self, model: LlamaForCausalLM) -> None:
         config, inner = model.config, model.model
         self._epsilon = config.rms_norm_eps
-        self._dim = config.head_dim
-        self._groups = config.num_attention_heads // config.num_key_value_heads
+        self._dim = int(inner.layers[0].self_attn.head_dim)
+        self._groups = int(inner.layers[0].self_attn.num_key_value_groups)
         self._embedding, self._last_norm, self._head = (
             inner.embed_tokens.weight,
             inner.norm.weight,
@@ -136,4 +136,4 @@ def _is_plain_llama(model: Any) -> bool:
         return False
     config = model.config
     biased = config.attention_bias or config.mlp_bias
-    return not biased and config.hidden_act == "silu" and config.rope_parameters["rope_type"] == "default"
+    return not biased and config.hidden_act == "silu" and model.model.rotary_emb.rope_type == "default"

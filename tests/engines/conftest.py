@@ -1,10 +1,11 @@
 """Tiny random Llamas, and what a full forward pass says about a generation."""
 
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from gyre.engines.port import Generation
 
@@ -14,18 +15,27 @@ VOCABULARY = 97
 def make_llama(seed: int, context: int = 4096) -> LlamaForCausalLM:
     """Two layers, grouped-query attention, weights large enough that distributions are far from uniform."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=context,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-    )
-    return LlamaForCausalLM(config).eval()
+    return LlamaForCausalLM(LlamaConfig(**_shape(context)))
+
+
+def make_qwen(seed: int, context: int = 4096) -> Qwen3ForCausalLM:
+    """The same of another family, which has no pass of its own in the engine."""
+    torch.manual_seed(seed)
+    return Qwen3ForCausalLM(Qwen3Config(**_shape(context), head_dim=8))
+
+
+def _shape(context: int) -> dict[str, Any]:
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": context,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.2,
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -41,13 +51,16 @@ def llama() -> Callable[..., LlamaForCausalLM]:
     return make_llama
 
 
+@pytest.fixture(params=[make_llama, make_qwen], ids=["llama", "qwen3"])
+def family(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return cast("Callable[..., Any]", request.param)
+
+
 @pytest.fixture
 def full_logprobs() -> Callable[..., torch.Tensor]:
     """(model, prompt, generation, temperature) -> (T,) log-probabilities of the output by one pass without a cache."""
 
-    def of(
-        model: LlamaForCausalLM, prompt: tuple[int, ...], generation: Generation, temperature: float = 1.0
-    ) -> torch.Tensor:
+    def of(model: Any, prompt: tuple[int, ...], generation: Generation, temperature: float = 1.0) -> torch.Tensor:
         ids = torch.tensor([[*prompt, *generation.output_ids]])
         with torch.inference_mode():
             logits = model(ids).logits[0, len(prompt) - 1 : -1]

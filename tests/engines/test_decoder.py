@@ -12,6 +12,7 @@ from gyre.engines.port import EngineFailed, GenerateRequest, Generation, Samplin
 from gyre.engines.weights import Parameters
 
 Llama = Callable[..., Any]
+Family = Callable[..., Any]
 Full = Callable[..., torch.Tensor]
 SYSTEM = tuple(i % 89 + 1 for i in range(WORTH_WAITING + 10))
 
@@ -42,8 +43,8 @@ def assert_exact(full: Full, model: Any, row: Row, temperature: float = 1.0) -> 
     torch.testing.assert_close(torch.tensor(generation.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_rows_of_mixed_lengths_that_join_and_leave_keep_exact_logprobs(llama: Llama, full_logprobs: Full) -> None:
-    model = llama(0)
+def test_rows_of_mixed_lengths_that_join_and_leave_keep_exact_logprobs(family: Family, full_logprobs: Full) -> None:
+    model = family(0)
     decoder = decoder_of(model, rows=4)
     rows = [row_of(f"r{i}", prompt_of(1 + 37 * i % 150, i), 3 + 11 * i % 40) for i in range(12)]
     for row in rows:  # a new one every second step: they meet at all stages, and five wait at times
@@ -64,8 +65,8 @@ def test_temperature_is_part_of_the_logprob(llama: Llama, full_logprobs: Full) -
     assert_exact(full_logprobs, model, rows[1], 1.7)
 
 
-def test_turns_of_an_execution_reuse_the_history_and_keep_exact_logprobs(llama: Llama, full_logprobs: Full) -> None:
-    model = llama(0)
+def test_turns_of_an_execution_reuse_the_history_and_keep_exact_logprobs(family: Family, full_logprobs: Full) -> None:
+    model = family(0)
     decoder = decoder_of(model)
     history, known = prompt_of(30), 0
     for turn in range(4):
@@ -106,8 +107,8 @@ def test_requests_that_arrive_together_compute_a_shared_prompt_once(llama: Llama
         assert_exact(full_logprobs, model, row)
 
 
-def test_a_long_prompt_is_computed_in_chunks_between_decode_steps(llama: Llama, full_logprobs: Full) -> None:
-    model = llama(0)
+def test_a_long_prompt_is_computed_in_chunks_between_decode_steps(family: Family, full_logprobs: Full) -> None:
+    model = family(0)
     decoder = decoder_of(model, chunk_tokens=16)
     short, long = row_of("short", prompt_of(4), 6), row_of("long", prompt_of(200, 3))
     decoder.add(short)
@@ -123,7 +124,7 @@ def test_a_long_prompt_is_computed_in_chunks_between_decode_steps(llama: Llama, 
 
 def test_tokens_do_not_depend_on_company_or_on_reuse(llama: Llama) -> None:
     model = llama(0)
-    settings = {"seed": 11, "temperature": 0.8, "top_p": 0.9, "top_k": 40}
+    settings: dict[str, Any] = {"seed": 11, "temperature": 0.8, "top_p": 0.9, "top_k": 40}
     (alone,) = run(decoder_of(model, prefix_tokens=0), row_of("a", prompt_of(60), 30, **settings))
     decoder = decoder_of(model)
     run(decoder, row_of("warm", prompt_of(60)))
@@ -141,8 +142,8 @@ def test_a_request_continued_from_its_partial_output_goes_on_as_it_would_have(ll
     assert kept + rest.output_ids == whole.output_ids
 
 
-def test_new_weights_take_over_between_two_tokens(llama: Llama, full_logprobs: Full) -> None:
-    model, old, new = llama(0), llama(0), llama(1)
+def test_new_weights_take_over_between_two_tokens(family: Family, full_logprobs: Full) -> None:
+    model, old, new = family(0), family(0), family(1)
     decoder, parameters = decoder_of(model, rows=2), Parameters(model)
     rows = [row_of(f"r{i}", prompt_of(20 + 9 * i, i), 10) for i in range(3)]  # the third waits
     for row in rows:
