@@ -37,7 +37,6 @@ PLAN = Plan(
     seed=7,
     order_seed=7,
 )
-ENOUGH_PLACES = replace(PLAN, cells=2)
 CORE, SATELLITE = registered(0, "core"), registered(1, "sat")
 SUPPLY = runs.TimerSet(timer="supply-1", seconds=3.0)
 CORE_TRAINS = roles.RoleTransitionRequested(transition="t1", cell=0, instance="core", to="train")
@@ -197,6 +196,15 @@ def test_a_core_that_is_not_kept_returns_before_the_next_groups_are_dispatched()
     )
     groups = [event for event in said if isinstance(event, dispatch.GroupDispatched)]
     assert [(group.index, group.version) for group in groups] == [(6, 2), (7, 2), (8, 2), (9, 2)]
+
+
+def test_no_satellite_joins_a_core_that_has_still_to_leave() -> None:
+    story = _first_burst_trained().then(BACK).when(completed(BACK), published(2)).settle()
+    leaving = roles.RoleTransitionRequested(transition="t4", cell=0, instance="core", to="rollout")
+    rested = story.when(failed(leaving)).then(runs.TimerSet(timer="retry-t4", seconds=2.0))
+    rested.when(*_done(range(6, 10))).then()  # supply and room are there, but not for a batch of this core
+    again = leaving.model_copy(update={"transition": "t5"})
+    assert rested.when(runs.TimerFired(timer="retry-t4")).due() == (again,)
 
 
 def test_a_failed_transition_is_asked_again_after_a_pause() -> None:

@@ -6,7 +6,7 @@ from gyre.core.roles import Cells, evolve_cells, next_to_return, next_to_train, 
 from gyre.core.waterlevel import may_retain, may_train, supply
 from schemas.envelope import Event
 from schemas.roles import CellLost
-from tests.core.world import completed, registered
+from tests.core.world import completed, failed, registered
 
 
 @pytest.mark.parametrize(("waterlevel", "allowed"), [(16, True), (17, False), (0, True)])
@@ -83,3 +83,19 @@ def test_a_cell_that_registers_twice_keeps_its_role() -> None:
     cells = _train(THREE, 0)
     assert evolve_cells(cells, registered(0, "i0")) == cells
     assert evolve_cells(cells, registered(0, "other")).capacity == 12
+
+
+def test_no_cell_leaves_for_training_while_another_comes_back() -> None:
+    cells = _train(_train(THREE, 0), 1)
+    satellite = next_to_return(cells, 3)
+    assert satellite is not None
+    coming_back = evolve_cells(cells, request(cells, satellite, "rollout"))
+    assert next_to_train(cells, 3) is not None
+    assert next_to_train(coming_back, 3) is None
+
+
+def test_a_transition_ends_once() -> None:
+    asked = request(THREE, THREE.members[0], "train")
+    cells = _cells(*(registered(index, f"i{index}") for index in range(3)), asked, completed(asked))
+    assert evolve_cells(cells, failed(asked)) == cells
+    assert evolve_cells(cells, completed(asked)) == cells

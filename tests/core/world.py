@@ -188,9 +188,9 @@ class World:
             return
         if place.asked:
             yield lambda: self._end_transition(place, well=True)
+        if place.asked and self.mishaps > 0:
+            yield lambda: self._end_transition(place, well=False)
         if self.mishaps > 0 and self.chance.random() < 0.05:
-            if place.asked:
-                yield lambda: self._end_transition(place, well=False)
             yield lambda: self._lose(index)
 
     def _training(self) -> Iterator[Callable[[], None]]:
