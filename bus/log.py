@@ -31,23 +31,11 @@ class Expect:
     sequence: int
 
 
-class Log(Protocol):
-    """One stream of a run: EV or CALL."""
-
-    async def append(self, subject: str, commit: Commit, expect: Expect | None = None) -> int:
-        """Store a commit durably and return its sequence.
-
-        Safe to repeat with the same commit id. Commits awaited one after the other are stored in that order;
-        concurrent ones in any.
-
-        Raises:
-            Conflict: the condition does not hold; nothing was stored by this call or an earlier try of it.
-            StreamFull: the stream's size limit is reached.
-            Unavailable: no answer within patience; whether it was stored is unknown.
-        """
+class ReadLog(Protocol):
+    """One stream of a run for those who only read it: on a server, in memory or in an archive."""
 
     def read(self, after: int = 0, filter: str = "") -> AsyncGenerator[Stored, None]:  # noqa: A002
-        """Everything stored after a sequence, in order and each once, then the live tail; never ends.
+        """Everything stored after a sequence, in order and each once, then the live tail (of an archive: its end).
 
         Lost connections, restarts and gaps renew the session inside. An empty filter means all subjects, and then the
         sequences are consecutive. Raises `NoStream`, or `LogDamaged` where a sequence is missing for good.
@@ -61,6 +49,22 @@ class Log(Protocol):
 
     async def head(self) -> int:
         """The last sequence; 0 for an empty log."""
+
+
+class Log(ReadLog, Protocol):
+    """One stream of a run: EV or CALL."""
+
+    async def append(self, subject: str, commit: Commit, expect: Expect | None = None) -> int:
+        """Store a commit durably and return its sequence.
+
+        Safe to repeat with the same commit id. Commits awaited one after the other are stored in that order;
+        concurrent ones in any.
+
+        Raises:
+            Conflict: the condition does not hold; nothing was stored by this call or an earlier try of it.
+            StreamFull: the stream's size limit is reached.
+            Unavailable: no answer within patience; whether it was stored is unknown.
+        """
 
 
 class Delivery(Protocol):
