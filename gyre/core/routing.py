@@ -41,7 +41,7 @@ def assign(execution: str, routes: Mapping[str, int], destinations: Iterable[Des
     at = routes.get(execution)
     if any(place.cell == at for place in places):
         return at
-    load = Counter(cell for name, cell in routes.items() if name != execution)
+    load = Counter(routes.values())
     return next((place.cell for place in places if load[place.cell] < place.capacity), None)
 
 

@@ -258,6 +258,25 @@ def test_a_run_ends_with_the_core_back_in_rollout_and_the_last_version_evaluated
     story.then(runs.RunFinished(steps=2, dispatched=8, launched=8, terminated=8)).then()
 
 
+def test_without_evaluation_a_run_ends_as_soon_as_the_last_burst_has() -> None:
+    story = scheduler(replace(PLAN, steps=2)).given(run_started(), CORE, SATELLITE).settle()
+    story = story.when(*_done(range(4))).settle().when(runs.TimerFired(timer="supply-1")).then(CORE_TRAINS)
+    story.when(completed(CORE_TRAINS), stepped(1), stepped(2), published(2)).then(
+        training.BurstEnded(burst=1, version=2, retained=False),
+        runs.RunFinished(steps=2, dispatched=8, launched=8, terminated=8),
+    )
+
+
+def test_a_burst_is_ended_before_its_version_is_evaluated_also_after_the_core_died() -> None:
+    story = scheduler(EVALUATED).given(run_started(), CORE, SATELLITE, FIRST, scored("e0", 0)).settle()
+    story = story.when(*_done(range(4))).settle().when(runs.TimerFired(timer="supply-1")).then(CORE_TRAINS)
+    story = story.when(completed(CORE_TRAINS), stepped(1), stepped(2), registered(0, "core-2"), published(2))
+    story.then(
+        training.BurstEnded(burst=1, version=2, retained=False),
+        runs.EvaluationStarted(evaluation="e2", version=2, episodes=4),
+    )
+
+
 def test_an_evaluation_in_between_takes_the_core_back_and_holds_the_next_dispatch() -> None:
     plan = replace(PLAN, evaluation_episodes=4, evaluation_every=2)
     story = scheduler(plan).given(run_started(), CORE, SATELLITE, FIRST, scored("e0", 0)).settle()
