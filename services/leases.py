@@ -1,7 +1,8 @@
 """A worker's end of a queue: so many entries in hand at a time, each in a task of its own, their leases kept alive."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 
 from bus.log import Delivery, Queue
 
@@ -12,6 +13,28 @@ _WAIT_SECONDS = 5.0
 async def serve_queue(queue: Queue, most: int, handle: Callable[[Delivery], Awaitable[None]]) -> None:
     """Pull entries in order for ever; `handle` acknowledges each, or gives it back. Its errors end everything."""
     held: dict[asyncio.Task[None], Delivery] = {}
+    with one_error():
+        await _serve(queue, most, handle, held)
+
+
+@contextlib.contextmanager
+def one_error() -> Iterator[None]:
+    """A group of tasks fails as its first task did: services report one error, in one line."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from group
+
+
+async def _serve(
+    queue: Queue,
+    most: int,
+    handle: Callable[[Delivery], Awaitable[None]],
+    held: dict[asyncio.Task[None], Delivery],
+) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(_keep(held))
         while True:

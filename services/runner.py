@@ -30,7 +30,7 @@ from schemas.dispatch import (
 from schemas.envelope import Event
 from services import workspace
 from services.episode import Episodes, Outcome, keep, keep_workspace
-from services.leases import serve_queue
+from services.leases import one_error, serve_queue
 from services.place import Place
 from services.voice import Voice
 
@@ -65,8 +65,12 @@ class Runner:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        cells = self._place.config.cells
         await self._end_what_others_left()
+        with one_error():
+            await self._serve()
+
+    async def _serve(self) -> None:
+        cells = self._place.config.cells
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen())
             most = cells.count * cells.concurrency * 2  # all that may be granted at once, and as many that wait

@@ -1,8 +1,8 @@
 """A command as a process of this machine: its own session, limits, private folders, and nothing left when it ends.
 
 It shares the user, the network and the file system with its sandbox. Starting one costs about a millisecond: it goes
-by vfork (no code runs between fork and exec), limits are set from outside, and where util-linux has `setpriv`, that
-little program sees to it that a command dies with this process and gains no privileges.
+by vfork (no code runs between fork and exec), limits are inherited, and where util-linux has `setpriv`, that little
+program sees to it that a command dies with this process and gains no privileges.
 """
 
 import asyncio
@@ -62,15 +62,16 @@ class ProcessSandbox:
         arguments = (*self._wrapper, *command.arguments)
         try:
             environment = _environment(command)
-            process = subprocess.Popen(
-                arguments,
-                cwd=command.folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=tail.sink,
-                stderr=tail.sink,
-                start_new_session=True,
-            )
+            with _inherited(_bounded(self._limits)):
+                process = subprocess.Popen(
+                    arguments,
+                    cwd=command.folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=tail.sink,
+                    stderr=tail.sink,
+                    start_new_session=True,
+                )
         except (OSError, ValueError) as error:
             raise SandboxError(f"command {command.arguments[0]!r}: cannot be started: {error}") from error
         self._orphans.leaders.add(process.pid)
@@ -79,21 +80,11 @@ class ProcessSandbox:
         return process
 
     def _limit(self, pid: int, deadline_seconds: float) -> None:
-        """From outside, microseconds after the start: code between fork and exec would cost four times the launch."""
-        seconds = int(deadline_seconds) + 60
-        wanted = {
-            resource.RLIMIT_CORE: 0,
-            resource.RLIMIT_CPU: seconds,
-            resource.RLIMIT_DATA: self._limits.memory_bytes,
-            resource.RLIMIT_FSIZE: self._limits.file_bytes,
-            resource.RLIMIT_NOFILE: self._limits.open_files,
-            resource.RLIMIT_NPROC: self._limits.processes,
-        }
+        """Make the limits hard, from outside: code between fork and exec would cost four times the launch."""
+        wanted = {**_bounded(self._limits), resource.RLIMIT_CPU: int(deadline_seconds) + 60}
         with contextlib.suppress(ProcessLookupError):
             for kind, limit in wanted.items():
-                hard = resource.getrlimit(kind)[1]
-                most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-                resource.prlimit(pid, kind, (most, most))
+                resource.prlimit(pid, kind, (limit, limit))
 
     async def _ending(
         self,
@@ -132,6 +123,35 @@ class ProcessSandbox:
             if not self._orphans.sweep(session, box):
                 return
             await asyncio.sleep(pause)
+
+
+def _bounded(limits: Limits) -> dict[int, int]:
+    """Resource limits, none above what this process itself may have."""
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_DATA: limits.memory_bytes,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_NPROC: limits.processes,
+    }
+    most = {kind: resource.getrlimit(kind)[1] for kind in wanted}
+    return {
+        kind: limit if most[kind] == resource.RLIM_INFINITY else min(limit, most[kind])
+        for kind, limit in wanted.items()
+    }
+
+
+@contextlib.contextmanager
+def _inherited(limits: dict[int, int]) -> "Iterator[None]":
+    """What is started in here begins under these limits; they are our own for that instant, and well above our needs."""
+    own = {kind: resource.getrlimit(kind) for kind in limits}
+    try:
+        for kind, limit in limits.items():
+            resource.setrlimit(kind, (limit, own[kind][1]))
+        yield
+    finally:
+        for kind, before in own.items():
+            resource.setrlimit(kind, before)
 
 
 def _environment(command: Command) -> dict[str, str]:

@@ -1,5 +1,4 @@
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -30,7 +29,7 @@ def command(box: Path, *arguments: str, seconds: float = 20.0, grace: float = 0.
 
 
 def alive_in(box: Path) -> list[int]:
-    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and marked(int(pid), box)]
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and marked(int(path.name), box)]
 
 
 async def test_a_command_runs_in_its_folder_with_private_places_and_little_else(
@@ -47,13 +46,16 @@ async def test_a_command_runs_in_its_folder_with_private_places_and_little_else(
 
 
 async def test_a_command_that_is_not_there_ends_with_a_reason(tmp_path: Path, sandbox: ProcessSandbox) -> None:
-    try:
-        ended = await sandbox.run(command(tmp_path, "/no/such/program"))
-    except SandboxError as error:
-        assert "/no/such/program" in str(error)
-    else:
-        assert ended.exit_code == 127
-        assert "/no/such/program" in ended.last_line
+    ended = await sandbox.run(command(tmp_path, "/no/such/program"))
+    assert ended.exit_code == 127
+    assert "/no/such/program" in ended.last_line
+
+
+async def test_a_command_that_cannot_be_started_says_so(tmp_path: Path, sandbox: ProcessSandbox) -> None:
+    wanted = command(tmp_path, "true")
+    (tmp_path / "ws").rmdir()
+    with pytest.raises(SandboxError, match="command 'true': cannot be started"):
+        await sandbox.run(wanted)
 
 
 async def test_a_flood_keeps_its_last_64_kib_and_leaves_the_processor_to_others(

@@ -1,0 +1,72 @@
+"""The examiner on the bus in memory."""
+
+import math
+from typing import Any
+
+from schemas.base import floats
+from schemas.runs import EvaluationScored, EvaluationStarted
+from services import examiner
+
+SAID = "ev.r.examiner.evaluation.*"
+
+
+async def start(run: Any, name: str, episodes: int) -> None:
+    event = EvaluationStarted(evaluation=name, version=3, episodes=episodes)
+    await run.say("scheduler", "evaluation", name, event=event)
+
+
+def with_heldout(run: Any, **tests: str) -> None:
+    for path in (run.folder / "tasks/heldout").iterdir():
+        path.rename(run.folder / path.name)
+    for name, test in tests.items():
+        run.task(name, test, split="heldout")
+
+
+async def scored(run: Any) -> EvaluationScored:
+    async with run.serving(examiner.serve, "examiner"):
+        event = (await run.heard(SAID, 1))[0].commit.events[0]
+    assert isinstance(event, EvaluationScored)
+    assert list((run.folder / "work").iterdir()) == []
+    return event
+
+
+async def test_held_out_tasks_are_worked_on_in_turn_and_the_valid_scores_averaged(run: Any, model: Any) -> None:
+    model.does(("write", {"path": "out", "content": "x"}))
+    with_heldout(run, a="[ -f out ]", b="[ ! -f out ]", c="exit 7")
+    await start(run, "e3", 5)
+    event = await scored(run)
+    scores = floats(event.scores)
+    assert scores[:2] == [1.0, 0.0]
+    assert math.isnan(scores[2])
+    assert scores[3:] == [1.0, 0.0]
+    assert (event.version, event.valid, event.mean) == (3, 4, 0.5)
+    assert len(set(model.keys)) == 5
+
+
+async def test_no_more_episodes_run_at_a_time_than_configured(run: Any) -> None:
+    with_heldout(run, a="[ $(cat most) -le 2 ]")
+    peers = run.folder / "peers"
+    peers.mkdir()
+    run.harness(f"touch {peers}/$$; sleep 0.05; ls {peers} | wc -l >most; rm {peers}/$$")
+    run.configure(evaluation={"concurrency": 2})
+    await start(run, "e0", 6)
+    assert (await scored(run)).mean == 1.0
+
+
+async def test_what_was_scored_is_not_scored_again(run: Any) -> None:
+    with_heldout(run, a="exit 0")
+    run.harness("exit 0")
+    await start(run, "e0", 1)
+    await scored(run)
+    await start(run, "e1", 1)
+    async with run.serving(examiner.serve, "examiner"):
+        said = await run.heard(SAID, 2)
+    assert [one.commit.events[0].evaluation for one in said] == ["e0", "e1"]
+
+
+async def test_an_evaluation_without_any_valid_score_has_mean_zero(run: Any) -> None:
+    with_heldout(run, a="exit 7")
+    run.harness("exit 0")
+    await start(run, "e0", 2)
+    event = await scored(run)
+    assert (event.valid, event.mean) == (0, 0.0)

@@ -1,0 +1,195 @@
+"""The runner on the bus in memory, with the real reference harness and with hostile ones."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gyre.proxy.tokens import execution_token
+from gyre.sandboxes.orphans import marked
+from schemas.dispatch import CancellationRequested, ExecutionLaunched, ExecutionTerminated
+from services import runner
+from services.workspace import restore
+
+SAID = "ev.r.runner.execution.*.*"
+FORK = "setsid sleep 300 & sleep 300 & echo forked"
+
+
+async def ended(run: Any, execution: str) -> ExecutionTerminated:
+    stored = (await run.heard(f"ev.r.runner.execution.{execution}.terminated", 1))[0]
+    event = stored.commit.events[0]
+    assert isinstance(event, ExecutionTerminated)
+    return event
+
+
+async def episode(run: Any, script: str, task: str = "job", **more: Any) -> ExecutionTerminated:
+    """One execution with this harness, from its dispatch to its end."""
+    run.task(task, seconds=more.pop("seconds", 30.0))
+    run.harness(script, **more)
+    async with run.serving(runner.serve, "runner"):
+        await run.dispatch("x0-0", task)
+        await run.grant("x0-0")
+        event = await ended(run, "x0-0")
+        await idle(run)
+    assert await run.count(SAID) == 2
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    assert not [pid for pid in pids if marked(pid, run.folder / "work/x0-0")]
+    return event
+
+
+async def idle(run: Any) -> None:
+    async with asyncio.timeout(20):
+        while not run.idle("rollout"):
+            await asyncio.sleep(0.005)
+
+
+def restored(run: Any, event: ExecutionTerminated) -> Path:
+    assert event.state is not None
+    place = run.folder / f"restored-{event.execution}"
+    restore(run.bus.blobs.get(event.state), place)
+    return Path(place)
+
+
+async def test_the_reference_harness_works_on_its_task_and_its_work_is_kept(run: Any, model: Any) -> None:
+    model.does(("write", {"path": "out.txt", "content": "hello"}))
+    run.task("job")
+    async with run.serving(runner.serve, "runner") as place:
+        await run.dispatch("x0-0", "job")
+        await run.grant("x0-0")
+        event = await ended(run, "x0-0")
+        await idle(run)
+    assert (event.reason, event.stage, event.exit_code, event.detail) == ("completed", "agent", 0, "done")
+    kept = restored(run, event)
+    assert sorted(path.name for path in kept.iterdir()) == ["out.txt", "start.txt"]
+    assert (kept / "out.txt").read_text().strip() == "hello"
+    token = execution_token(b"s" * 32, "x0-0")
+    assert set(model.paths) == {f"/x/{token}/v1/chat/completions"}
+    launched = (await run.heard(SAID, 1))[0].commit.events[0]
+    assert isinstance(launched, ExecutionLaunched)
+    assert (launched.runner, launched.deadline_seconds) == (place.instance, 30.0)
+    assert launched.token_digest == hashlib.sha256(token.encode()).hexdigest()
+    assert not (run.folder / "work/x0-0").exists()
+
+
+async def test_nothing_is_launched_before_it_is_granted(run: Any) -> None:
+    run.task("job")
+    run.harness("exit 0")
+    async with run.serving(runner.serve, "runner"):
+        for name in ("x0-0", "x0-1"):
+            await run.dispatch(name, "job")
+        await run.grant("x0-1")
+        assert (await ended(run, "x0-1")).reason == "completed"
+        assert await run.count("ev.r.runner.execution.x0-0.*") == 0
+        await run.grant("x0-0")
+        assert (await ended(run, "x0-0")).reason == "completed"
+
+
+async def test_a_harness_that_fails_at_once_is_recorded_and_its_state_kept(run: Any) -> None:
+    event = await episode(run, "echo half >half.txt; echo broken >&2; exit 9")
+    assert (event.reason, event.stage, event.exit_code, event.detail) == ("failed", "agent", 9, "broken")
+    assert (restored(run, event) / "half.txt").read_text() == "half\n"
+
+
+async def test_a_harness_that_hangs_ends_at_its_deadline_and_its_state_is_kept(run: Any) -> None:
+    event = await episode(run, "trap '' TERM; echo half >half.txt; while :; do sleep 1; done", seconds=0.5)
+    assert (event.reason, event.stage) == ("timeout", "agent")
+    assert "deadline of 0.5 s" in event.detail
+    assert (restored(run, event) / "half.txt").exists()
+
+
+async def test_the_shorter_of_two_deadlines_counts(run: Any) -> None:
+    event = await episode(run, "sleep 300", seconds=30.0, timeout_seconds=0.3)
+    assert event.reason == "timeout"
+    assert event.seconds < 10
+
+
+async def test_a_harness_that_floods_its_output_is_recorded_in_one_line(run: Any) -> None:
+    event = await episode(run, "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo the end")
+    assert (event.reason, event.detail) == ("completed", "the end")
+
+
+async def test_children_that_outlive_a_harness_are_gone_when_its_end_is_said(run: Any) -> None:
+    event = await episode(run, FORK)
+    assert (event.reason, event.detail) == ("completed", "forked")
+
+
+async def test_a_missing_task_fails_in_setup_after_its_launch(run: Any) -> None:
+    run.harness("exit 0")
+    async with run.serving(runner.serve, "runner"):
+        await run.dispatch("x0-0", "nowhere")
+        await run.grant("x0-0")
+        event = await ended(run, "x0-0")
+    assert (event.reason, event.stage, event.state) == ("failed", "setup", None)
+    assert "nowhere" in event.detail
+    assert await run.count(SAID) == 2
+
+
+async def test_a_workspace_too_large_to_keep_leaves_no_state_but_a_reason(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.workspace.MOST_ENTRIES", 10)
+    event = await episode(run, "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do : >$n; done")
+    assert (event.reason, event.state) == ("completed", None)
+    assert "more than 10 files" in event.detail
+
+
+async def test_a_cancelled_execution_ends_once_wherever_it_stands(run: Any) -> None:
+    run.task("job")
+    run.harness("touch up; sleep 300")
+    async with run.serving(runner.serve, "runner"):
+        for name in ("x0-0", "x0-1"):
+            await run.dispatch(name, "job")
+        await run.grant("x0-0")
+        await asyncio.wait_for(appears(run.folder / "work/x0-0/ws/up"), 20)
+        for name in ("x0-0", "x0-1"):
+            event = CancellationRequested(execution=name)
+            await run.say("scheduler", "execution", name, "cancel", event=event)
+        running, queued = await ended(run, "x0-0"), await ended(run, "x0-1")
+    assert (running.reason, running.stage) == ("cancelled", "agent")
+    assert running.state is not None
+    assert (queued.reason, queued.stage, queued.state) == ("cancelled", "setup", None)
+    assert await run.count(SAID) == 4
+
+
+async def appears(path: Path) -> None:
+    while not path.exists():
+        await asyncio.sleep(0.005)
+
+
+async def test_what_a_lost_runner_launched_ends_as_failed_exactly_once_with_what_it_left(run: Any) -> None:
+    run.task("job")
+    run.harness("echo half >half.txt; sleep 300")
+    async with run.serving(runner.serve, "runner", "first"):
+        await run.dispatch("x0-0", "job")
+        await run.grant("x0-0")
+        await asyncio.wait_for(appears(run.folder / "work/x0-0/ws/half.txt"), 20)
+    assert await run.count(SAID) == 1
+    for instance in ("second", "third"):
+        async with run.serving(runner.serve, "runner", instance):
+            event = await ended(run, "x0-0")
+            await idle(run)
+    assert (event.reason, event.exit_code) == ("failed", None)
+    assert "first" in event.detail
+    assert (restored(run, event) / "half.txt").exists()
+    assert await run.count(SAID) == 2
+
+
+async def test_an_entry_that_is_delivered_again_launches_nothing_again(run: Any) -> None:
+    event = await episode(run, "exit 0")
+    queue = run.broker.run("r").queues["rollout"]
+    sequence, subject = 1, "ev.r.scheduler.execution.x0-0.dispatched"
+    queue.offer(sequence, subject, run.broker.run("r").ev.messages[0][1])
+    async with run.serving(runner.serve, "runner"):
+        await idle(run)
+    assert event.reason == "completed"
+    assert await run.count(SAID) == 2
+
+
+async def test_what_is_no_execution_is_taken_off_the_queue(run: Any) -> None:
+    run.broker.store("r", "ev.r.scheduler.execution.x0-0.dispatched", b"no commit")
+    run.task("job")
+    async with run.serving(runner.serve, "runner"):
+        await idle(run)
+    assert await run.count(SAID) == 0

@@ -1,0 +1,82 @@
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from services.workspace import WorkspaceError, clear, preserve, restore
+
+
+def filled(folder: Path) -> Path:
+    (folder / "deep/er").mkdir(parents=True)
+    (folder / "b.txt").write_text("b")
+    (folder / "deep/er/a.sh").write_text("a")
+    (folder / "deep/er/a.sh").chmod(0o750)
+    (folder / "deep/inner").symlink_to("../b.txt")
+    (folder / "empty").mkdir(mode=0o500)
+    return folder
+
+
+def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
+    one, two = filled(tmp_path / "one"), filled(tmp_path / "two")
+    os.utime(two / "b.txt", (1, 1))
+    assert preserve(one) == preserve(two)
+
+
+def test_what_is_restored_is_what_was_preserved(tmp_path: Path) -> None:
+    archive = preserve(filled(tmp_path / "one"))
+    restore(archive, tmp_path / "two")
+    assert preserve(tmp_path / "two") == archive
+    assert (tmp_path / "two/deep/inner").read_text() == "b"
+    assert (tmp_path / "two/deep/er/a.sh").stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "two/empty").stat().st_mode & 0o777 == 0o500
+
+
+def test_links_that_lead_out_pipes_and_sockets_are_left_behind(tmp_path: Path) -> None:
+    place = tmp_path / "ws"
+    place.mkdir()
+    (place / "absolute").symlink_to("/etc/passwd")
+    (place / "upwards").symlink_to("../secret")
+    os.mkfifo(place / "pipe")
+    (place / "kept").write_text("kept")
+    with tarfile.open(fileobj=io.BytesIO(preserve(place))) as archive:
+        assert archive.getnames() == ["kept"]
+
+
+def test_a_workspace_that_is_too_large_is_refused_with_its_limit(tmp_path: Path) -> None:
+    place = tmp_path / "ws"
+    place.mkdir()
+    with (place / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(WorkspaceError, match="more than 4096 bytes"):
+        preserve(place, 4096)
+
+
+@pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "a//b"])
+def test_no_entry_is_unpacked_outside(tmp_path: Path, name: str) -> None:
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    with pytest.raises(WorkspaceError):
+        restore(body.getvalue(), tmp_path / "ws")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    link, file = tarfile.TarInfo("a"), tarfile.TarInfo("a/b")
+    link.type, link.linkname = tarfile.SYMTYPE, "."
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w") as archive:
+        archive.addfile(link)
+        archive.addfile(file, io.BytesIO())
+    with pytest.raises(WorkspaceError):
+        restore(body.getvalue(), tmp_path / "ws")
+
+
+def test_a_box_goes_whatever_modes_it_has(tmp_path: Path) -> None:
+    box = tmp_path / "box"
+    (box / "ws/locked/in").mkdir(parents=True)
+    (box / "ws/locked").chmod(0)
+    clear(box)
+    assert not box.exists()
