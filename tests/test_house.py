@@ -91,9 +91,7 @@ def test_every_folder_is_a_package(folder: Path) -> None:
 def test_files_and_functions_can_be_read_in_one_go(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= FILE_LINES
     functions = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    long = {
-        node.name: length for node in functions if (length := (node.end_lineno or 0) - node.lineno) > FUNCTION_LINES
-    }
+    lengths = {node.name: (node.end_lineno or 0) - node.lineno for node in functions}
     assert {function: length for function, length in lengths.items() if length > FUNCTION_LINES} == {}
 
 
