@@ -102,6 +102,8 @@ def _block_mask(lengths: list[int]) -> Tensor:
 
 
 def _segment(segment: Segment, vocabulary: int) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float32]]:
+    if len(segment.ids) % 4 or len(segment.logprobs) % 4:
+        raise _refused(segment, f"ids {len(segment.ids)} bytes, logprobs {len(segment.logprobs)}: need multiples of 4")
     ids = np.frombuffer(segment.ids, "<i4")
     target = np.frombuffer(segment.target, np.uint8).astype(bool)
     logprobs = np.frombuffer(segment.logprobs, "<f4")

@@ -6,6 +6,8 @@ from torch import Tensor
 from gyre.rl.objective import Decision
 from schemas.training import ExecutionStats
 
+_LARGEST_EXPONENT = 600.0  # a sum of exp() over a micro-step stays finite in float64
+
 
 class Tally:
     """Adds up rows; E executions, whose targets may lie in several rows."""
@@ -16,7 +18,7 @@ class Tally:
 
     def add(self, owner: Tensor, log_ratio: Tensor, loss: Tensor) -> None:
         """Add one row's U targets: owner (U,) int64; log_ratio, nats, and loss, both (U,) float64 without gradient."""
-        ratio = log_ratio.exp()
+        ratio = log_ratio.clamp(max=_LARGEST_EXPONENT).exp()
         columns = torch.stack([torch.ones_like(ratio), log_ratio, loss, ratio - 1.0 - log_ratio])
         self._sums.index_add_(1, owner, columns)
         self._largest.scatter_reduce_(0, owner, log_ratio.abs(), "amax")

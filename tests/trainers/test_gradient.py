@@ -1,7 +1,7 @@
 """The batch's gradient: that of the formulas, however its work is packed, split and shared."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -14,14 +14,6 @@ from tests.trainers import batch
 from tests.trainers.batch import CASES, SPLIT, Expected, distance, micro_step
 
 CLOSE = 1e-5  # relative, float32
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache
