@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from gyre.core import admission
-from gyre.core.admission import Nodes
 from gyre.core.decider import Decider, Decision
 from schemas.calls import RecordsSealed
 from schemas.dispatch import ExecutionDispatched, GroupDispatched
@@ -28,6 +27,7 @@ from schemas.rewards import (
 )
 from schemas.training import TrajectoriesAdmitted, Trajectory
 
+Nodes = admission.Nodes
 Load = Callable[[BlobRef], Nodes]
 """The nodes of the tree with this digest."""
 Rule = Callable[[Sequence[float | None], int], tuple[float, ...]]

@@ -26,7 +26,7 @@ def run(seed: int, cells: int, harm: float) -> World:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from([0.0, 0.05, 0.2]))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_update_sums_each_micro_step_exactly_once(seed: int, cells: int, harm: float) -> None:
     world = run(seed, cells, harm)
     said = [event for _, event in world.log.events()]
@@ -39,7 +39,7 @@ def test_every_update_sums_each_micro_step_exactly_once(seed: int, cells: int, h
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_admitted_target_is_trained_once_and_every_group_assigned_once(seed: int, cells: int) -> None:
     said = [event for _, event in run(seed, cells, 0.1).log.events()]
     assigned = Counter(event.group for event in said if isinstance(event, GroupAssigned))
