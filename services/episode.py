@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -77,7 +77,8 @@ class Episodes:
         except (workspace.WorkspaceError, SandboxError, NotReady, TimeoutError) as error:
             detail = str(error) or "setup took too long"
             return Outcome("failed", "setup", None, time.monotonic() - began, detail[:500], None)
-        return _outcome(ended, command.deadline_seconds, place)
+        outcome = _outcome(ended, command.deadline_seconds, place)
+        return replace(outcome, detail=outcome.detail.replace(token, "<token>"))  # the log must not know it
 
     async def _prepared(self, execution: str, task: str) -> Path:
         if task not in self._tasks:
@@ -86,7 +87,7 @@ class Episodes:
         return await asyncio.wait_for(making, self._tasks[task].setup_timeout)
 
     async def _command_for(self, execution: str, task: str, token: str, place: Path) -> Command:
-        url = (await _content(self._folder / "proxy.url")).decode().strip()
+        url = (await _content(self._folder / "proxy.url")).decode().strip().rstrip("/")
         environment = {
             "OPENAI_BASE_URL": f"{url}/x/{token}/v1",
             "OPENAI_API_KEY": token,

@@ -142,7 +142,7 @@ class Grader:
             await asyncio.to_thread(workspace.clear, box)
 
     def _restored(self, state: StateRef, box: Path) -> Path:
-        workspace.clear(box)
+        workspace.vacate(box)
         workspace.restore(self._bus.blobs.get(state), box / "ws")
         return box / "ws"
 

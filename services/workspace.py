@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gyre.errors import GyreError
+from gyre.sandboxes.orphans import kill_leftovers
 from gyre.tasks.folder import Task
 
 MOST_BYTES = 64 << 20
@@ -28,11 +29,11 @@ class WorkspaceError(GyreError):
 
 
 def make(task: Task, box: Path) -> Path:
-    """A fresh workspace in `box` (emptied first) with the task's environment, modes kept, beside the instruction.
+    """A fresh workspace in `box` (vacated first) with the task's environment, modes kept, beside the instruction.
 
     Raises WorkspaceError.
     """
-    clear(box)
+    vacate(box)
     workspace = box / "ws"
     try:
         box.mkdir(parents=True, mode=0o700)
@@ -45,6 +46,13 @@ def make(task: Task, box: Path) -> Path:
     except (OSError, shutil.Error) as error:
         raise WorkspaceError(f"task {task.name}: its workspace cannot be made: {error}") from error
     return workspace
+
+
+def vacate(box: Path) -> None:
+    """Empty a box that somebody who is gone may have left, processes first."""
+    if box.exists():
+        kill_leftovers(box)
+        clear(box)
 
 
 def clear(box: Path) -> None:

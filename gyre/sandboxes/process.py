@@ -143,7 +143,7 @@ def _bounded(limits: Limits) -> dict[int, int]:
 
 @contextlib.contextmanager
 def _inherited(limits: dict[int, int]) -> "Iterator[None]":
-    """What is started in here begins under these limits; they are our own for that instant, and well above our needs."""
+    """What is started in here begins under these limits, which are ours too for that instant."""
     own = {kind: resource.getrlimit(kind) for kind in limits}
     try:
         for kind, limit in limits.items():

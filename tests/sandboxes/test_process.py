@@ -116,8 +116,9 @@ async def test_a_stop_ends_a_command(tmp_path: Path, sandbox: ProcessSandbox) ->
 
 
 async def test_cancelling_the_call_kills_the_command(tmp_path: Path, sandbox: ProcessSandbox) -> None:
-    running = asyncio.create_task(sandbox.run(command(tmp_path, "sleep", "300")))
-    await asyncio.sleep(0.05)
+    running = asyncio.create_task(sandbox.run(command(tmp_path, "/bin/sh", "-c", "touch up; sleep 300")))
+    while not (tmp_path / "ws/up").exists():
+        await asyncio.sleep(0.005)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

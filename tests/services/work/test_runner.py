@@ -110,6 +110,17 @@ async def test_a_harness_that_floods_its_output_is_recorded_in_one_line(run: Any
     assert (event.reason, event.detail) == ("completed", "the end")
 
 
+async def test_a_token_that_a_harness_prints_stays_out_of_the_log(run: Any) -> None:
+    event = await episode(run, 'echo "key $OPENAI_API_KEY"')
+    assert event.detail == "key <token>"
+
+
+async def test_a_harness_sees_its_instruction_but_not_where_its_tests_are(run: Any) -> None:
+    script = 'cat "$GYRE_INSTRUCTION_FILE" >seen; ls "${GYRE_INSTRUCTION_FILE%/*}" >>seen; env | grep tasks >>seen'
+    seen = (restored(run, await episode(run, script)) / "seen").read_text().splitlines()
+    assert seen == ["Do job.", "home", "instruction.md", "tmp", "ws"]
+
+
 async def test_children_that_outlive_a_harness_are_gone_when_its_end_is_said(run: Any) -> None:
     event = await episode(run, FORK)
     assert (event.reason, event.detail) == ("completed", "forked")
