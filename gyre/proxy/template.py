@@ -181,7 +181,7 @@ class Template:
     def _learn_calls(self) -> None:
         """Find out whether the template shows tool calls, and whether it shows their arguments as the text they are."""
         for raw in (True, False):
-            self._raw_arguments = raw
+            self._raw_arguments, self._shows_calls = raw, True
             try:
                 text = self._render((_USER, _CALLING), ())
             except HistoryUnrenderable:

@@ -1,0 +1,110 @@
+"""Where calls may go is what EV says: tokens open and close, cells come, train, return and are lost."""
+
+from gyre.core.routes import Routes, choose, evolve
+from schemas.calls import RecordsSealed, RouteAssigned, RouteMoved
+from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
+from schemas.envelope import Event
+from schemas.roles import (
+    CellLost,
+    CellRegistered,
+    RoleTransitionCompleted,
+    RoleTransitionFailed,
+    RoleTransitionRequested,
+)
+from schemas.runs import EvaluationScored, EvaluationStarted
+
+DIGEST = "a" * 64
+DISPATCHED = ExecutionDispatched(execution="x", group="g", task="t", index=0, version=0, seed=5)
+LAUNCHED = ExecutionLaunched(execution="x", group="g", runner="r", token_digest=DIGEST, deadline_seconds=1.0)
+TERMINATED = ExecutionTerminated(
+    execution="x", group="g", task="t", reason="failed", stage="agent", exit_code=1, seconds=1.0, state=None
+)
+SEALED = RecordsSealed(execution="x", last_sequence=0, count=0, digest=DIGEST)
+
+
+def given(*events: Event) -> Routes:
+    routes = Routes()
+    for event in events:
+        routes = evolve(routes, event)
+    return routes
+
+
+def cell(index: int, instance: str = "", capacity: int = 4) -> CellRegistered:
+    name = instance or f"i{index}"
+    return CellRegistered(cell=index, instance=name, url=f"u-{name}", capacity=capacity, version=0)
+
+
+def to(role: str, index: int = 0, instance: str = "i0") -> RoleTransitionRequested:
+    return RoleTransitionRequested.model_validate({"transition": "t", "cell": index, "instance": instance, "to": role})
+
+
+def at(role: str, index: int = 0, instance: str = "i0") -> RoleTransitionCompleted:
+    body = {"transition": "t", "cell": index, "instance": instance, "to": role, "version": 1}
+    return RoleTransitionCompleted.model_validate(body)
+
+
+FAILED = RoleTransitionFailed(transition="t", cell=0, instance="i0", phase="p", reason="r")
+
+
+def test_a_token_is_open_from_launch_to_termination() -> None:
+    assert given(DISPATCHED).open == {}
+    assert given(DISPATCHED, LAUNCHED).open == {DIGEST: "x"}
+    assert given(DISPATCHED, LAUNCHED, TERMINATED).open == {}
+
+
+def test_a_terminated_execution_waits_for_its_seal_once_and_is_then_forgotten() -> None:
+    assert given(DISPATCHED, LAUNCHED, TERMINATED, TERMINATED).closing == ("x",)
+    assert given(DISPATCHED, LAUNCHED, RouteAssigned(execution="x", cell=0), TERMINATED, SEALED) == Routes()
+
+
+def test_a_route_said_after_the_seal_is_forgotten() -> None:
+    assert given(DISPATCHED, LAUNCHED, TERMINATED, SEALED, RouteAssigned(execution="x", cell=0)) == Routes()
+
+
+def test_an_evaluation_is_open_until_it_is_scored() -> None:
+    started = EvaluationStarted(evaluation="e", version=0, episodes=2)
+    scored = EvaluationScored(evaluation="e", version=0, scores=b"", mean=0.0, valid=0, seconds=1.0)
+    assert given(started).evaluations == {"e": 2}
+    assert given(started, RouteAssigned(execution="e-1", cell=0), scored) == Routes()
+
+
+def test_no_cell_no_choice() -> None:
+    assert choose(given(DISPATCHED, LAUNCHED), "x") is None
+
+
+def test_an_execution_goes_to_the_least_loaded_cell_for_its_capacity_and_sticks() -> None:
+    others = [DISPATCHED.model_copy(update={"execution": name}) for name in ("a", "b", "c")]
+    routes = given(cell(0, capacity=1), cell(1, capacity=8), DISPATCHED, *others)
+    routes = evolve(evolve(routes, RouteAssigned(execution="a", cell=0)), RouteAssigned(execution="b", cell=1))
+    assert choose(routes, "x") == 1
+    assert choose(routes, "a") == 0
+    assert choose(evolve(routes, RouteMoved(execution="a", from_cell=0, to_cell=1, reason="r")), "a") == 1
+
+
+def test_a_cell_is_avoided_only_while_there_is_another() -> None:
+    routes = given(cell(0), cell(1), DISPATCHED, RouteAssigned(execution="x", cell=0))
+    assert choose(routes, "x", {0}) == 1
+    assert choose(routes, "x", {0, 1}) == 0
+
+
+def test_a_cell_takes_no_requests_from_the_request_to_train_until_it_is_back() -> None:
+    assert choose(given(cell(0), to("train")), "x") is None
+    assert choose(given(cell(0), to("train"), at("train"), to("rollout")), "x") is None
+    assert choose(given(cell(0), to("train"), at("train"), to("rollout"), at("rollout")), "x") == 0
+
+
+def test_a_failed_transition_leaves_the_cell_in_its_former_role() -> None:
+    assert choose(given(cell(0), to("train"), FAILED), "x") == 0
+    assert choose(given(cell(0), to("train"), at("train"), to("rollout"), FAILED), "x") is None
+
+
+def test_a_new_instance_serves_unless_the_log_says_that_the_cell_trains() -> None:
+    assert choose(given(cell(0), to("train"), cell(0, "new")), "x") is None
+    assert choose(given(cell(0), to("train"), CellLost(cell=0, instance="i0", reason="r"), cell(0, "new")), "x") == 0
+
+
+def test_late_words_about_a_replaced_instance_change_nothing() -> None:
+    routes = given(cell(0), cell(0, "new"))
+    assert evolve(routes, CellLost(cell=0, instance="i0", reason="r")) == routes
+    assert choose(evolve(routes, at("rollout")), "x") == 0
+    assert routes.cells[0].url == "u-new"
