@@ -4,7 +4,6 @@ import re
 from typing import NamedTuple
 
 import orjson
-from nats.aio.msg import Msg
 
 from bus.errors import BusError, NoStream, Refused, StreamFull
 
@@ -30,14 +29,14 @@ class Answer(NamedTuple):
         return self.sequence == 0 and (self.code == 0 or self.code in _PASSING)
 
 
-def read(message: Msg) -> Answer:
-    """Parse a publish acknowledgement or error."""
-    if not message.data:
+def read(data: bytes) -> Answer:
+    """Parse a publish acknowledgement or error; empty bytes are the answer of nobody."""
+    if not data:
         return Answer(0, 0, "no stream listens on this subject")
-    said = orjson.loads(message.data)
+    said = orjson.loads(data)
     if "error" in said:
         return Answer(0, int(said["error"].get("err_code", -1)), str(said["error"].get("description", "")))
-    return Answer(int(said["seq"]))
+    return Answer(said["seq"])
 
 
 def found_sequence(answer: Answer) -> int:

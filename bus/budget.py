@@ -36,7 +36,8 @@ class Budget:
         """Return what one commit took."""
         self._free_commits += 1
         self._free_bytes += size
-        self._let_in()
+        if self._waiting:
+            self._let_in()
 
     def _let_in(self) -> None:
         while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):

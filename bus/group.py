@@ -52,9 +52,9 @@ async def commit_group(link: Link, group: Group) -> int:
 
 
 async def _once(link: Link, group: Group) -> int:
-    answer = answers.read(await link.exchange(lambda token: _send(link, group, token), _ANSWER_SECONDS))
+    answer = answers.read((await link.exchange(lambda token: _send(link, group, token), _ANSWER_SECONDS)).data)
     if answer.code == answers.DUPLICATE_IN_BATCH:
-        answer = answers.read(await link.exchange(lambda token: _ask_again(link, group, token), _ANSWER_SECONDS))
+        answer = answers.read((await link.exchange(lambda token: _ask_again(link, group, token), _ANSWER_SECONDS)).data)
         if answer.sequence:
             return answer.sequence
     if answer.passing:

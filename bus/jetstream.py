@@ -20,6 +20,8 @@ from schemas.envelope import COMMIT, Commit
 
 PATIENCE_SECONDS = 60.0
 _LISTEN_MOST = 4096
+_LAST = "Nats-Expected-Last-Subject-Sequence"
+_LAST_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 
 class JetStreamLog:
@@ -31,9 +33,9 @@ class JetStreamLog:
         self._publisher = Publisher(link, grouped)
         self._direct = f"$JS.API.DIRECT.GET.{stream}"
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begin to publish."""
-        self._publisher.start()
+        await self._publisher.start()
 
     async def close(self) -> None:
         """Stop publishing."""
@@ -47,9 +49,10 @@ class JetStreamLog:
         if len(body) > codec.CLAIM_CHECK_BYTES:
             body = await asyncio.to_thread(codec.stub, commit.commit, body, self._blobs)
         if expect is None:
-            return await self._publisher.publish(subject, body, commit.commit)
+            return await self._publisher.publish(subject, body, {"Nats-Msg-Id": commit.commit}, alone=False)
+        condition = {_LAST: str(expect.sequence), _LAST_OF: expect.filter}
         try:
-            return await self._publisher.publish_if(subject, body, commit.commit, expect.filter, expect.sequence)
+            return await self._publisher.publish(subject, body, condition, alone=True)
         except WrongSequence as refusal:
             return await self._own_or_conflict(commit.commit, expect, refusal.found)
 
@@ -146,8 +149,8 @@ class Bus:
                 await streams.provision(link, run, limits or streams.Limits())
             await link.last_sequence(streams.ev_stream(run))
             bus = cls(link, run, service, instance, folder, sync == "always")
-            bus.ev.start()
-            bus.calls.start()
+            await bus.ev.start()
+            await bus.calls.start()
         except BaseException:
             await link.close()
             raise

@@ -11,9 +11,10 @@ Memory is bounded: beyond 4096 commits or 64 MiB in flight callers wait.
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import nats.errors
@@ -44,18 +45,17 @@ class WrongSequence(Exception):
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A commit whose outcome is not known yet."""
+    """A commit whose outcome is not known yet; `deadline` and `sent` are on the loop's clock."""
 
+    token: int
     subject: str
     body: bytes
-    commit: str
     headers: dict[str, str]
     outcome: "asyncio.Future[int]"
     deadline: float
-    token: int = 0
     generation: int = _UNSENT
     sent: float = 0.0
-    tries: int = field(default=0)
+    tries: int = 0
 
     def fail(self, error: Exception) -> None:
         """Tell the caller, who may have gone."""
@@ -69,11 +69,16 @@ class Pending:
 
 
 class Publisher:
-    """All appends of one process to one stream."""
+    """All appends of one process to one stream.
+
+    Singles have their own wildcard inbox and integer tokens: this is the hottest path of the bus, so it is short.
+    """
 
     def __init__(self, link: Link, grouped: bool) -> None:
         """`grouped`: the server syncs each write, so share them."""
-        self._link, self._pipeline, self._grouped = link, link.pipeline, grouped
+        self._link, self._grouped = link, grouped
+        self._inbox = link.nc.new_inbox() + "."
+        self._tokens = itertools.count(1)
         self._budget = Budget()
         self._singles: dict[int, Pending] = {}
         self._backlog: deque[Pending] = deque()
@@ -83,23 +88,40 @@ class Publisher:
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
-    def start(self) -> None:
-        """Begin to group and to send again."""
+    async def start(self) -> None:
+        """Listen for answers, begin to group and to send again."""
+        await self._link.subscribe(self._inbox + "*", self._on_answer)
         self._link.watch(self._sweep_now.set)
         jobs: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (self._sweep_for_ever, self._group_for_ever)
         self._tasks = [asyncio.create_task(job()) for job in jobs]
 
-    async def publish(self, subject: str, body: bytes, commit: str) -> int:
-        """Store unconditionally; the commit id makes repeats harmless."""
-        return await self._run(self._pending(subject, body, commit, {"Nats-Msg-Id": commit}), single=False)
+    async def publish(self, subject: str, body: bytes, headers: dict[str, str], *, alone: bool) -> int:
+        """Store and return the sequence; `alone`: never in a batch.
 
-    async def publish_if(self, subject: str, body: bytes, commit: str, filter: str, sequence: int) -> int:  # noqa: A002
-        """Store if this is the last sequence under the filter; `WrongSequence` otherwise."""
-        condition = {
-            "Nats-Expected-Last-Subject-Sequence": str(sequence),
-            "Nats-Expected-Last-Subject-Sequence-Subject": filter,
-        }
-        return await self._run(self._pending(subject, body, commit, condition), single=True)
+        Raises:
+            WrongSequence: the condition in the headers does not hold.
+            StreamFull, NoStream, Refused, Unavailable: see `bus.log.Log.append`.
+        """
+        size = len(body)
+        if not self._budget.take_now(size):
+            await self._budget.take(size)
+        self._in_flight += 1
+        token, deadline = next(self._tokens), self._loop.time() + self._link.patience_seconds
+        pending = Pending(token, subject, body, headers, self._loop.create_future(), deadline)
+        try:
+            if self._closed:
+                raise _closed(pending)
+            if alone or not self._grouped or self._in_flight < GROUP_FROM:
+                self._singles[token] = pending
+                await self._send(pending)
+            else:
+                self._backlog.append(pending)
+                self._wake.set()
+            return await pending.outcome
+        finally:
+            self._in_flight -= 1
+            self._budget.give(size)
+            self._singles.pop(token, None)
 
     async def close(self) -> None:
         """Fail what still waits: its outcome is unknown."""
@@ -111,59 +133,26 @@ class Publisher:
         for pending in (*self._singles.values(), *self._backlog):
             pending.fail(_closed(pending))
 
-    def _pending(self, subject: str, body: bytes, commit: str, headers: dict[str, str]) -> Pending:
-        deadline = self._loop.time() + self._link.patience_seconds
-        return Pending(subject, body, commit, headers, self._loop.create_future(), deadline)
-
-    async def _run(self, pending: Pending, *, single: bool) -> int:
-        size = len(pending.body)
-        if not self._budget.take_now(size):
-            await self._budget.take(size)
-        self._in_flight += 1
-        try:
-            if self._closed:
-                raise Unavailable(f"subject {pending.subject}: the bus is closed")
-            if single or not self._grouped or self._in_flight < GROUP_FROM:
-                await self._send_single(pending)
-            else:
-                self._backlog.append(pending)
-                self._wake.set()
-            return await pending.outcome
-        finally:
-            self._in_flight -= 1
-            self._budget.give(size)
-            self._drop(pending)
-
-    def _drop(self, pending: Pending) -> None:
-        if pending.token:
-            self._pipeline.forget(pending.token)
-            self._singles.pop(pending.token, None)
-
-    async def _send_single(self, pending: Pending) -> None:
+    async def _send(self, pending: Pending) -> None:
         """Send, or leave it to the sweep when there is no connection."""
-        self._await_answer(pending)
         if not self._link.up.is_set():
             return
         pending.generation, pending.sent = self._link.generation, self._loop.time()
         pending.tries += 1
         try:
-            await self._pipeline.send(pending.token, pending.subject, pending.body, pending.headers)
+            await self._link.nc.publish(pending.subject, pending.body, f"{self._inbox}{pending.token}", pending.headers)
         except nats.errors.MaxPayloadError:
-            pending.fail(
-                ValueError(f"subject {pending.subject}: {len(pending.body)} bytes are over the server's max_payload")
-            )
+            size = len(pending.body)
+            pending.fail(ValueError(f"subject {pending.subject}: {size} bytes are over the server's max_payload"))
         except (nats.errors.Error, OSError):
             pending.generation = _UNSENT
 
-    def _await_answer(self, pending: Pending) -> None:
-        if pending.token:
-            self._pipeline.forget(pending.token)
-            self._singles.pop(pending.token, None)
-        pending.token = self._pipeline.expect(lambda message: self._answered(pending, message))
-        self._singles[pending.token] = pending
-
-    def _answered(self, pending: Pending, message: Msg) -> None:
-        answer = answers.read(message)
+    async def _on_answer(self, message: Msg) -> None:
+        """The first final answer counts; a passing one leaves the commit to the sweep."""
+        pending = self._singles.get(int(message.subject[len(self._inbox) :]))
+        if pending is None:
+            return
+        answer = answers.read(message.data)
         if answer.sequence:
             pending.succeed(answer.sequence)
         elif answer.code in answers.WRONG_LAST:
@@ -183,7 +172,7 @@ class Publisher:
                     pending.fail(self._gave_up(pending))
             for pending in tuple(self._singles.values()):
                 if self._is_due(pending, now):
-                    await self._send_single(pending)
+                    await self._send(pending)
 
     def _is_due(self, pending: Pending, now: float) -> bool:
         if pending.outcome.done() or not self._link.up.is_set():
@@ -206,7 +195,8 @@ class Publisher:
                 members = self._next_members()
                 if len(members) < GROUP_FROM:
                     for pending in members:
-                        await self._send_single(pending)
+                        self._singles[pending.token] = pending
+                        await self._send(pending)
                 else:
                     await self._commit(members)
 
@@ -223,7 +213,7 @@ class Publisher:
     async def _commit(self, members: list[Pending]) -> None:
         """Store the members as one; all of them learn the same fate."""
         bodies = [(pending.subject, pending.body) for pending in members]
-        group = Group(members[0].commit, bodies, members[0].deadline)
+        group = Group(members[0].headers["Nats-Msg-Id"], bodies, members[0].deadline)
         try:
             first = await commit_group(self._link, group)
         except BusError as error:

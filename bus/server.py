@@ -46,6 +46,7 @@ class NatsServer:
         """Nothing happens before `start`. `port` None: the last one of this store if free, else any."""
         self.folder, self.sync, self._wish = Path(folder).resolve(), sync, port
         self._note: Note | None = None
+        self._adopted = False
 
     @property
     def url(self) -> str:
@@ -53,6 +54,11 @@ class NatsServer:
         if self._note is None:
             raise ServerFailed(f"store {self.folder}: its server was not started")
         return f"nats://{HOST}:{self._note.port}"
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it served before `start`: then it is somebody else's to stop."""
+        return self._adopted
 
     @property
     def pid(self) -> int:
@@ -70,8 +76,9 @@ class NatsServer:
         with self._lock():
             note = self._read_note()
             if note and _runs(note.pid, self._config):
-                self._note = self._adopt(note)
+                self._note, self._adopted = self._adopt(note), True
             else:
+                self._adopted = False
                 self._launch(self._choose_port(note))
         return self
 

@@ -31,6 +31,7 @@ def test_a_store_that_is_served_already_is_adopted(store: Path) -> None:
     first = NatsServer(store).start()
     second = NatsServer(store).start()
     assert (second.url, second.pid) == (first.url, first.pid)
+    assert (first.adopted, second.adopted) == (False, True)
     second.stop()
     assert not _alive(first.pid)
 
