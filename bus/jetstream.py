@@ -45,7 +45,7 @@ class JetStreamLog:
         """See `Log`."""
         if not subject.startswith(self._prefix):
             raise ValueError(f"subject {subject}: stream {self._stream} takes {self._prefix}>")
-        body = COMMIT.dump_json(commit)
+        body = COMMIT.serializer.to_json(commit)
         if len(body) > codec.CLAIM_CHECK_BYTES:
             body = await asyncio.to_thread(codec.stub, commit.commit, body, self._blobs)
         if expect is None:

@@ -45,16 +45,16 @@ class WrongSequence(Exception):
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A commit whose outcome is not known yet; `deadline` and `sent` are on the loop's clock."""
+    """A commit whose outcome is not known yet; `said` and `sent` are on the loop's clock."""
 
     token: int
     subject: str
     body: bytes
     headers: dict[str, str]
     outcome: "asyncio.Future[int]"
-    deadline: float
-    generation: int = _UNSENT
+    said: float
     sent: float = 0.0
+    generation: int = _UNSENT
     tries: int = 0
 
     def fail(self, error: Exception) -> None:
@@ -106,8 +106,8 @@ class Publisher:
         if not self._budget.take_now(size):
             await self._budget.take(size)
         self._in_flight += 1
-        token, deadline = next(self._tokens), self._loop.time() + self._link.patience_seconds
-        pending = Pending(token, subject, body, headers, self._loop.create_future(), deadline)
+        token = next(self._tokens)
+        pending = Pending(token, subject, body, headers, self._loop.create_future(), self._loop.time())
         try:
             if self._closed:
                 raise _closed(pending)
@@ -137,7 +137,8 @@ class Publisher:
         """Send, or leave it to the sweep when there is no connection."""
         if not self._link.up.is_set():
             return
-        pending.generation, pending.sent = self._link.generation, self._loop.time()
+        pending.generation = self._link.generation
+        pending.sent = self._loop.time() if pending.tries else pending.said
         pending.tries += 1
         try:
             await self._link.nc.publish(pending.subject, pending.body, f"{self._inbox}{pending.token}", pending.headers)
@@ -168,7 +169,7 @@ class Publisher:
             self._sweep_now.clear()
             now = self._loop.time()
             for pending in (*self._singles.values(), *self._backlog):
-                if now > pending.deadline:
+                if now > pending.said + self._link.patience_seconds:
                     pending.fail(self._gave_up(pending))
             for pending in tuple(self._singles.values()):
                 if self._is_due(pending, now):
@@ -213,7 +214,7 @@ class Publisher:
     async def _commit(self, members: list[Pending]) -> None:
         """Store the members as one; all of them learn the same fate."""
         bodies = [(pending.subject, pending.body) for pending in members]
-        group = Group(members[0].headers["Nats-Msg-Id"], bodies, members[0].deadline)
+        group = Group(members[0].headers["Nats-Msg-Id"], bodies, members[0].said + self._link.patience_seconds)
         try:
             first = await commit_group(self._link, group)
         except BusError as error:

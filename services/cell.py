@@ -231,9 +231,7 @@ class CellAgent:
         self._trainer.zero()
         self._forget()
         self._held = replace(self._held, trainer_version=state.version)
-        joined = CellJoined(
-            step=state.step, cell=self._index, instance=self._place.instance, version=state.version
-        )
+        joined = CellJoined(step=state.step, cell=self._index, instance=self._place.instance, version=state.version)
         await self._say(("cell", self._index), joined)
 
     def _load_trainer(self) -> None:
@@ -257,6 +255,12 @@ class CellAgent:
 
     async def _claim(self) -> None:
         for delivery in await self._queue.pull(1, CLAIM_WAIT_SECONDS):
+            sequence = delivery.stored.sequence
+            await self._until(lambda sequence=sequence: self._sequence >= sequence)  # type: ignore[misc]
+            state = self._view.ledger
+            if not ledger.may_claim(state, self._index, self._place.instance):
+                await delivery.nak(0.1)
+                return
             work = await self._work_of(delivery)
             if work is not None:
                 await self._train(delivery, work)
@@ -400,9 +404,7 @@ class CellAgent:
         began = time.monotonic()
         path = self._path(view.weights)  # its digest is checked before anyone is told to load it
         keep = [each for each in (view.weights, view.optimizer, view.published_weights) if each is not None]
-        published = WeightsPublished(
-            version=view.ledger.version, weights=keep[0], seconds=time.monotonic() - began
-        )
+        published = WeightsPublished(version=view.ledger.version, weights=keep[0], seconds=time.monotonic() - began)
         await self._say_as_core(published)
         prune(path.parents[1], keep)
 

@@ -20,6 +20,6 @@ def write_initial(folder: Path, model: str) -> WeightsRef:
 
 if __name__ == "__main__":
     try:
-        print(write_initial(Path(sys.argv[1]), sys.argv[2]).model_dump_json())
+        sys.stdout.write(write_initial(Path(sys.argv[1]), sys.argv[2]).model_dump_json() + "\n")
     except GyreError as problem:
         sys.exit(str(problem))

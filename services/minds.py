@@ -15,7 +15,6 @@ from bus.log import Stored
 from gyre.config import Config
 from gyre.core import batch_state, batches, groups, tree
 from gyre.core.decider import Decision
-from gyre.core.plan import Plan
 from gyre.core.scheduler import scheduler
 from gyre.core.scheduler_state import Scheduler, armed
 from gyre.rl import advantages, packing
@@ -61,30 +60,9 @@ def minds(started: RunStarted, ev: Reader, blobs: Bodies) -> dict[str, Mind[Any]
     return {mind.service: mind for mind in made}
 
 
-def plan_of(started: RunStarted) -> Plan:
-    """The schedule that a run was started with."""
-    config = Config.of(started.config)
-    schedule = config.schedule
-    return Plan(
-        steps=config.run.steps,
-        groups=schedule.groups,
-        executions=schedule.executions,
-        phi=schedule.phi,
-        mu=schedule.mu,
-        rho_min=schedule.rho_min,
-        tau_seconds=schedule.tau_seconds,
-        cells=config.cells.count,
-        tasks=started.tasks,
-        seed=config.run.seed,
-        order_seed=config.run.seed if schedule.order_seed is None else schedule.order_seed,
-        evaluation_every=config.evaluation.every,
-        evaluation_episodes=config.evaluation.episodes,
-    )
-
-
 def scheduling(started: RunStarted) -> Mind[Scheduler]:
     """The scheduler's mind."""
-    plan = plan_of(started)
+    plan = Config.of(started.config).plan(started.tasks)
     decider = scheduler(plan)
 
     async def think(state: Scheduler) -> Decision | None:

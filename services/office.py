@@ -24,6 +24,7 @@ from services.place import Place
 
 State = TypeVar("State")
 
+
 class Overtaken(GyreError):
     """Another process holds this office now: this one must not say anything more, nor be restarted."""
 
@@ -32,7 +33,12 @@ class Office(Generic[State]):
     """One singleton service at work."""
 
     def __init__(
-        self, place: Place, bus: BusPort, mind: Mind[State], projection: Projection[State], keeps_quarantine: bool = False
+        self,
+        place: Place,
+        bus: BusPort,
+        mind: Mind[State],
+        projection: Projection[State],
+        keeps_quarantine: bool = False,
     ) -> None:
         """Nothing happens before `run`.
 

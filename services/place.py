@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import orjson
 
@@ -17,6 +18,7 @@ from schemas.envelope import Commit, Event, Producer
 from schemas.runs import RunStarted
 
 NOTE = "run.json"
+Durability = Literal["always", "laptop"]
 
 
 class RunNotFound(GyreError):
@@ -29,7 +31,7 @@ class Note:
 
     run: str
     url: str
-    durability: str
+    durability: Durability
 
     def write(self, folder: Path) -> None:
         """Keep it in the folder."""
@@ -44,7 +46,9 @@ class Note:
         try:
             return cls(**orjson.loads((folder / NOTE).read_bytes()))
         except (OSError, ValueError, TypeError) as error:
-            raise RunNotFound(f"folder {folder}: holds no run ({NOTE} is missing or damaged); see `gyre runs`") from error
+            raise RunNotFound(
+                f"folder {folder}: holds no run ({NOTE} is missing or damaged); see `gyre runs`"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Place:
     config: Config
 
     def subject(self, *entity: str | int) -> str:
-        """`ev.<run>.<service>.<entity>...`"""
+        """The subject of what this service says about an entity."""
         return subjects.ev(self.run, self.service, *entity)
 
     def commit(self, events: Iterable[Event], *, as_of: int, correlation: str, causation: int = 0) -> Commit:
@@ -86,8 +90,7 @@ async def connect(service: str, folder: Path) -> tuple[Place, Bus]:
     """Join the run in this folder. Raises `RunNotFound`, or the bus's own errors."""
     note = Note.read(folder)
     instance = new_instance(service)
-    sync = "always" if note.durability == "always" else "laptop"
-    bus = await Bus.connect(note.url, note.run, service, instance, folder, sync=sync)  # type: ignore[arg-type]
+    bus = await Bus.connect(note.url, note.run, service, instance, folder, sync=note.durability)
     try:
         config = Config.of((await started(bus.ev)).config)
     except BaseException:

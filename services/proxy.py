@@ -34,6 +34,7 @@ from services.proxy_world import World
 KEEP_ALIVE_SECONDS = 10.0
 MAX_BODY_BYTES = 64 * 2**20
 _BIND_SECONDS = 10.0
+_SHUTDOWN_SECONDS = 2.0
 _LOG = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -100,7 +101,8 @@ async def serve_proxy(bus: BusPort, settings: ProxySettings, connect: Connect = 
     calls = Calls(bus, world, engines, lambda name, seed: Session(name, seed, template, limits, harness))
     following = asyncio.create_task(world.follow())
     ready = asyncio.create_task(world.caught_up())
-    runner = web.AppRunner(proxy_app(settings, world, calls, ready), handler_cancellation=True, access_log=None)
+    app = proxy_app(settings, world, calls, ready)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
     try:
         await runner.setup()
         await _listen(runner, settings)

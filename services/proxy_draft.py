@@ -51,7 +51,8 @@ class Draft:
         self._logprobs += generation.logprobs
         for span in generation.versions:
             add_span(self._versions, span.version, span.tokens)
-        if not self._cells or self._cells[-1] != cell:
+        generated = bool(generation.output_ids) or generation.finish != "abort"
+        if generated and self._cells[-1:] != [cell]:
             self._cells.append(cell)
         self._queue += generation.queue_seconds
         self._engine += generation.engine_seconds

@@ -11,6 +11,7 @@ from bus.errors import BusError
 from gyre.errors import GyreError
 from services.place import connect
 
+log = logging.getLogger("gyre")
 SERVICES = ("scheduler", "runner", "proxy", "builder", "evaluator", "admission", "packer", "examiner", "cell")
 EXIT_FAILED = 1
 EXIT_REPLACED = 3
@@ -24,7 +25,7 @@ async def serve(service: str, folder: Path, cell: int | None) -> int:
 
     module = importlib.import_module(f"services.{service}")
     place, bus = await connect(service, folder)
-    logging.info("%s serves run %s", place.instance, place.run)
+    log.info("%s serves run %s", place.instance, place.run)
     work = module.serve(place, bus) if cell is None else module.serve(place, bus, cell)
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
@@ -35,7 +36,7 @@ async def serve(service: str, folder: Path, cell: int | None) -> int:
     except asyncio.CancelledError:
         return 0
     except (Overtaken, CellReplaced) as error:
-        logging.error("%s", error)
+        log.error("%s", error)  # noqa: TRY400 - one line for people
         return EXIT_REPLACED
     finally:
         await bus.close()
@@ -52,5 +53,9 @@ def main(service: str, folder: Path, cell: int | None = None) -> int:
     try:
         return uvloop.run(serve(service, folder, cell))
     except (GyreError, BusError) as error:
-        logging.error("%s", error)
+        log.error("%s", error)  # noqa: TRY400 - one line for people
         return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None))  # noqa: PLR2004

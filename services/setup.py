@@ -4,6 +4,7 @@ import asyncio
 import importlib.metadata
 import secrets
 import shutil
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -15,13 +16,12 @@ from bus.log import Expect
 from bus.server import NatsServer
 from bus.streams import Limits
 from gyre.config import Config
-from gyre.core.plan import Plan
 from gyre.errors import GyreError
 from gyre.tasks.folder import Task, load_tasks
 from gyre.tasks.word_folders import write_word_tasks
 from schemas.refs import WeightsRef
 from schemas.runs import RunStarted
-from services.place import Note, Place, new_instance
+from services.place import Durability, Note, Place, new_instance
 
 HELDOUT_SEED = 7
 
@@ -63,13 +63,13 @@ async def open_run(config: Config) -> Opened:
     key = folder / "proxy.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(32))
-    writing = asyncio.create_task(initial_weights(folder, config.model.path))
+    writing = asyncio.create_task(asyncio.to_thread(initial_weights, folder, config.model.path))
     server = None if config.bus.url else await asyncio.to_thread(start_server, folder, config.bus.durability)
     url = server.url if server else config.bus.url
     Note(run, url, config.bus.durability).write(folder)
     try:
         started = RunStarted(
-            config=config.model_dump(mode="json"),
+            config=config.table(),
             config_digest=config.digest(),
             seed=config.run.seed,
             code_version=importlib.metadata.version("gyre"),
@@ -95,22 +95,19 @@ def reopen_run(folder: Path) -> Opened:
     return Opened(folder, note.run, url, server)
 
 
-def start_server(folder: Path, durability: str) -> NatsServer:
+def start_server(folder: Path, durability: Durability) -> NatsServer:
     """The run's own server."""
-    return NatsServer(folder / "nats", "always" if durability == "always" else "laptop").start()
+    return NatsServer(folder / "nats", durability).start()
 
 
-async def initial_weights(folder: Path, model: str) -> WeightsRef:
+def initial_weights(folder: Path, model: str) -> WeightsRef:
     """Policy version 0, written by a process of its own. Raises `SetupError` with that process's one line."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.initial", str(folder), model,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, err = await process.communicate()
-    if process.returncode != 0:
-        lines = err.decode(errors="replace").strip().splitlines() or ["no reason given"]
+    command = [sys.executable, "-m", "services.initial", str(folder), model]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise SetupError(lines[-1])
-    return WeightsRef.model_validate_json(out.decode().strip().splitlines()[-1])
+    return WeightsRef.model_validate_json(done.stdout.strip().splitlines()[-1])
 
 
 def copy_tasks(source: str, target: Path, seed: int) -> tuple[Task, ...]:
@@ -135,14 +132,3 @@ async def _begin(config: Config, run: str, folder: Path, url: str, started: RunS
         await bus.ev.append(place.subject("run"), commit, Expect(subjects.everything(run), 0))
     finally:
         await bus.close()
-
-
-def check_plan(config: Config, plan: Plan) -> None:
-    """Rules between the schedule and the cells that no single field shows. Raises `SetupError`."""
-    capacity = config.cells.concurrency
-    ahead = round(plan.phi * plan.groups) * plan.executions
-    if plan.cells == 1 and ahead > 0 and plan.total_groups > plan.groups * plan.mu:
-        raise SetupError(
-            f"schedule.phi = {plan.phi}: with one cell nothing serves the {ahead} executions ahead while it trains "
-            f"(capacity {capacity}); set schedule.phi = 0, or cells.count = 2"
-        )

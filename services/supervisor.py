@@ -15,6 +15,7 @@ from bus.server import NatsServer
 from gyre.config import Config
 from services.runtime import EXIT_REPLACED
 
+log = logging.getLogger("gyre")
 STOP_SECONDS = 10.0
 QUICK_SECONDS = 5.0
 MOST_QUICK_DEATHS = 5
@@ -66,7 +67,7 @@ class Supervisor:
         keepers = [asyncio.create_task(self._keep(child)) for child in self.children]
         keepers.append(asyncio.create_task(self._keep_server()))
         try:
-            while not finished() and not self.fatal:
+            while not finished() and not self.fatal:  # noqa: ASYNC110 - both are plain facts of other tasks
                 await asyncio.sleep(0.1)
         finally:
             self._stopping = True
@@ -83,15 +84,12 @@ class Supervisor:
 
     async def _keep(self, child: Child) -> None:
         while not self._stopping:
-            await self._start(child)
-            process = child.process
-            if process is None:
-                return
+            process = await self._start(child)
             code = await process.wait()
-            if self._stopping:
+            if self._over():
                 return
             if code == EXIT_REPLACED:
-                logging.warning("%s stopped: another one took its place (see %s)", child.name, self._log(child))
+                log.warning("%s stopped: another one took its place (see %s)", child.name, self._log(child))
                 return
             await self._after_death(child, code)
 
@@ -100,31 +98,37 @@ class Supervisor:
         quick = time.monotonic() - child.born < QUICK_SECONDS
         child.quick_deaths = child.quick_deaths + 1 if quick else 0
         if child.quick_deaths >= MOST_QUICK_DEATHS:
-            self.fatal = f"{child.name} ended {child.quick_deaths} times at once (exit {code}): {self._last_line(child)}"
+            self.fatal = (
+                f"{child.name} ended {child.quick_deaths} times at once (exit {code}): {self._last_line(child)}"
+            )
             return
-        logging.warning("%s ended with exit %s; starting it again", child.name, code)
+        log.warning("%s ended with exit %s; starting it again", child.name, code)
         await asyncio.sleep(0.05 * 2**child.quick_deaths)
 
-    async def _start(self, child: Child) -> None:
-        arguments = [sys.executable, "-m", "services.cli", "serve", child.service, "--folder", str(self.folder)]
+    def _over(self) -> bool:
+        return self._stopping
+
+    async def _start(self, child: Child) -> asyncio.subprocess.Process:
+        arguments = [sys.executable, "-m", "services.runtime", child.service, str(self.folder)]
         if child.cell is not None:
-            arguments += ["--cell", str(child.cell)]
+            arguments.append(str(child.cell))
         child.born = time.monotonic()
-        with self._log(child).open("ab") as log:
+        with self._log(child).open("ab") as file:
             child.process = await asyncio.create_subprocess_exec(
-                *arguments, stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+                *arguments, stdout=file, stderr=file, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
             )
+        return child.process
 
     async def _keep_server(self) -> None:
         """The server is no child to wait for: it may have been adopted."""
         while self.server is not None and not self._stopping:
             await asyncio.sleep(SERVER_CHECK_SECONDS)
             if not _alive(self.server.pid) and not self._stopping:
-                logging.warning("nats-server ended; starting it again")
+                log.warning("nats-server ended; starting it again")
                 try:
                     await asyncio.to_thread(self.server.start)
                 except Exception as error:  # noqa: BLE001 - the process's edge: said, and tried again
-                    logging.error("nats-server: %s", error)
+                    log.error("nats-server: %s", error)  # noqa: TRY400
 
     async def _stop(self) -> None:
         for child in self.children:

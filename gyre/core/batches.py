@@ -31,6 +31,7 @@ from schemas.training import (
 )
 
 Rows = tuple[Row, ...]
+_LOW = 2  # unclaimed micro-steps below which the packing buffer pulls another group
 _LARGEST_EXPONENT = 700.0  # exp() of more overflows float64; a ratio has to stay finite and above zero
 
 
@@ -216,9 +217,13 @@ def _trained(state: State, group: Assigned) -> Iterator[Admitted]:
 
 
 def _assignment(state: State, batch: Batch) -> tuple[Decision, ...]:
-    """A slot of the batch goes to the ready group of the oldest policy version, then of the lowest index."""
+    """A slot of the batch goes to the ready group of the oldest policy version, then of the lowest index.
+
+    Only when few queued micro-steps are unclaimed: what is assigned early is no supply that satellites could come for.
+    """
     ready = [group for group in state.waiting.values() if group.complete]
-    if not ready or len(batch.groups) >= state.params.groups:
+    unclaimed = sum(slot.status == "ready" for slot in state.ledger.slots.values())
+    if not ready or len(batch.groups) >= state.params.groups or unclaimed >= _LOW:
         return ()
     group = min(ready, key=lambda each: (each.version, each.index))
     event = GroupAssigned(

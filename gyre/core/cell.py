@@ -4,8 +4,9 @@ The log decides who counts; the process only knows which weights and which gradi
 compares the two and names the one next thing; the shell does it, says it, folds, and asks again.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from gyre.core import ledger
 from gyre.core.ledger import CORE, Ledger, Reduction
@@ -84,30 +85,41 @@ def evolve(view: View, sequence: int, event: Event) -> View:
     """Fold one event."""
     held = ledger.evolve(view.ledger, sequence, event)
     view = view if held is view.ledger else replace(view, ledger=held)
-    match event:
-        case RunStarted(weights=weights):
-            return replace(view, weights=weights, published_weights=weights)
-        case OptimizerStepped(weights=weights, optimizer=optimizer):
-            return replace(view, weights=weights, optimizer=optimizer, stats={}, opened=None)
-        case WeightsPublished(version=version, weights=weights):
-            return replace(view, published=version, published_weights=weights)
-        case BatchOpened(step=step):
-            return replace(view, batch=step)
-        case RoleTransitionRequested(cell=cell):
-            return replace(view, requests=view.requests | {cell: event})
-        case RoleTransitionCompleted(cell=cell) | RoleTransitionFailed(cell=cell) | CellLost(cell=cell):
-            return _settled(view, cell)
-        case CellRegistered(cell=cell):
-            return _settled(view, cell)
-        case MicroStepCompleted(micro_step=place, stats=stats) if event.step == held.step:
-            return replace(view, stats=view.stats | {place: stats})
-        case ReductionOpened() if event.step == held.step:
-            return replace(view, opened=event)
-    return view
+    handler = _HANDLERS.get(type(event))
+    return view if handler is None else handler(view, event)
 
 
-def _settled(view: View, cell: int) -> View:
-    return replace(view, requests={key: value for key, value in view.requests.items() if key != cell})
+def _started(view: View, event: RunStarted) -> View:
+    return replace(view, weights=event.weights, published_weights=event.weights)
+
+
+def _stepped(view: View, event: OptimizerStepped) -> View:
+    return replace(view, weights=event.weights, optimizer=event.optimizer, stats={}, opened=None)
+
+
+def _published(view: View, event: WeightsPublished) -> View:
+    return replace(view, published=event.version, published_weights=event.weights)
+
+
+def _batch(view: View, event: BatchOpened) -> View:
+    return replace(view, batch=event.step)
+
+
+def _requested(view: View, event: RoleTransitionRequested) -> View:
+    return replace(view, requests=view.requests | {event.cell: event})
+
+
+def _completed(view: View, event: MicroStepCompleted) -> View:
+    current = event.step == view.ledger.step
+    return replace(view, stats=view.stats | {event.micro_step: event.stats}) if current else view
+
+
+def _opened(view: View, event: ReductionOpened) -> View:
+    return replace(view, opened=event) if event.step == view.ledger.step else view
+
+
+def _settled(view: View, event: RoleTransitionCompleted | RoleTransitionFailed | CellLost | CellRegistered) -> View:
+    return replace(view, requests={key: value for key, value in view.requests.items() if key != event.cell})
 
 
 def choose(view: View, held: Held) -> Deed:
@@ -118,6 +130,9 @@ def choose(view: View, held: Held) -> Deed:
     me = view.ledger.cells.get(held.cell)
     if me is None or me.instance != held.instance or not me.alive:
         return "wait"
+    if held.cell == CORE and view.burst_done and not held.accumulated:
+        satellites = (each for key, each in view.ledger.cells.items() if key != CORE)
+        return "wait" if any(each.trains for each in satellites) else "publish"
     if not me.trains:
         return "serve" if held.engine_version not in (-1, view.published) else "wait"
     return _training(view, held)
@@ -128,8 +143,6 @@ def _training(view: View, held: Held) -> Deed:
     joined = state.joined.get(held.cell) == held.instance
     if held.accumulated and not (joined and held.accumulated == _mine(state, held)):
         return "discard"
-    if held.cell == CORE and view.burst_done:
-        return "wait" if any(cell.trains for key, cell in state.cells.items() if key != CORE) else "publish"
     if not joined:
         return "join" if _may_join(view, held) else "wait"
     if state.reduced:
@@ -171,10 +184,28 @@ def reduction(view: View) -> Reduction | None:
 
 
 def batch_loss(view: View, groups: int, executions: int) -> float:
-    """1 / (B N) * sum over executions of (1 / L_i) * sum of l_u, from what the completions found.   (design §7)"""
+    """Sum l_u over each execution's targets, from what the completions found: the batch's loss.
+
+    ``1 / (B N) * sum over executions of (1 / L_i) * sum of l_u``   (design §7)
+    """
     losses: dict[str, float] = {}
     targets: dict[str, int] = {}
     for each in (stats for found in view.stats.values() for stats in found):
         losses[each.execution] = losses.get(each.execution, 0.0) + each.loss
         targets[each.execution] = targets.get(each.execution, 0) + each.targets
     return sum(losses[name] / targets[name] for name in losses if targets[name]) / (groups * executions)
+
+
+_HANDLERS: Mapping[type[Any], Callable[[View, Any], View]] = {
+    RunStarted: _started,
+    OptimizerStepped: _stepped,
+    WeightsPublished: _published,
+    BatchOpened: _batch,
+    RoleTransitionRequested: _requested,
+    RoleTransitionCompleted: _settled,
+    RoleTransitionFailed: _settled,
+    CellLost: _settled,
+    CellRegistered: _settled,
+    MicroStepCompleted: _completed,
+    ReductionOpened: _opened,
+}

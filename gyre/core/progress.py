@@ -1,7 +1,9 @@
 """How far a run has come: the fold behind the live display, `gyre status` and the closing summary."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
 from schemas.envelope import Event
@@ -84,7 +86,7 @@ class Progress:
 
     @property
     def waterlevel(self) -> int:
-        """w = d - f"""
+        """Executions dispatched and not terminated: w = d - f."""
         return self.dispatched - self.terminated
 
     @property
@@ -101,78 +103,60 @@ class Progress:
 def evolve(state: Progress, time: int, event: Event) -> Progress:
     """Fold one event; `time` is its commit's (UTC, ns)."""
     state = replace(state, first=state.first or time, last=max(state.last, time))
-    match event:
-        case ExecutionDispatched():
-            return replace(state, dispatched=state.dispatched + 1)
-        case ExecutionLaunched():
-            return replace(state, launched=state.launched + 1)
-        case ExecutionTerminated(reason=reason):
-            reasons = state.reasons | {reason: state.reasons.get(reason, 0) + 1}
-            return replace(state, terminated=state.terminated + 1, reasons=reasons)
-        case CellRegistered(cell=cell):
-            return replace(state, roles=state.roles | {cell: "rollout"})
-        case CellLost(cell=cell):
-            return replace(state, roles=state.roles | {cell: "lost"})
-        case RoleTransitionRequested(cell=cell):
-            return replace(state, roles=state.roles | {cell: "moving"})
-        case RoleTransitionCompleted(cell=cell, to=to):
-            return replace(state, roles=state.roles | {cell: to})
-        case WeightsPublished(version=version):
-            return replace(state, published=version)
-        case EvaluationStarted(evaluation=evaluation):
-            return replace(state, evaluating=evaluation)
-        case EvaluationScored(version=version, mean=mean, valid=valid):
-            return replace(state, evaluating="", evaluations=(*state.evaluations, (version, mean, valid)))
-        case RunFinished():
-            return replace(state, finished=True)
-        case StepAborted(reason=reason, step=step):
-            return replace(state, aborted=f"step {step}: {reason}")
-        case GroupReady():
-            return _ready(state, event)
-    return _training(state, time, event)
+    if (handler := _RUN.get(type(event))) is not None:
+        return handler(state, event)
+    if isinstance(event, BatchOpened):
+        return replace(state, steps=(*state.steps, Step(event.step, time)))
+    if (change := _STEP.get(type(event))) is None or not state.steps:
+        return state
+    step = change(state, state.steps[-1], time, event)
+    ready = state.ready
+    if isinstance(event, GroupAssigned):
+        ready = {key: value for key, value in ready.items() if key != event.group}
+    return replace(state, steps=(*state.steps[:-1], step), ready=ready)
+
+
+def _terminated(state: Progress, event: ExecutionTerminated) -> Progress:
+    reasons = state.reasons | {event.reason: state.reasons.get(event.reason, 0) + 1}
+    return replace(state, terminated=state.terminated + 1, reasons=reasons)
+
+
+def _scored(state: Progress, event: EvaluationScored) -> Progress:
+    found = (event.version, event.mean, event.valid)
+    return replace(state, evaluating="", evaluations=(*state.evaluations, found))
 
 
 def _ready(state: Progress, event: GroupReady) -> Progress:
     rewards = [each.reward for each in event.outcomes if each.reward is not None]
     mean = fmean(rewards) if rewards else None
-    scored = state.scored + len(event.outcomes)
     return replace(
         state,
         ready=state.ready | {event.group: (mean, len(rewards))},
         valid=state.valid + len(rewards),
-        scored=scored,
+        scored=state.scored + len(event.outcomes),
     )
 
 
-def _training(state: Progress, time: int, event: Event) -> Progress:
-    if isinstance(event, BatchOpened):
-        return replace(state, steps=(*state.steps, Step(event.step, time)))
-    if not state.steps:
-        return state
-    step = state.steps[-1]
-    match event:
-        case GroupAssigned(group=group, staleness=staleness):
-            mean, _ = state.ready.get(group, (None, 0))
-            rewards = step.rewards if mean is None else (*step.rewards, mean)
-            ready = {key: value for key, value in state.ready.items() if key != group}
-            state = replace(state, ready=ready)
-            step = replace(step, rewards=rewards, staleness=(*step.staleness, staleness))
-        case MicroStepEnqueued(kind="train"):
-            step = replace(step, enqueued=step.enqueued + 1)
-        case StreamClosed():
-            step = replace(step, closed=True)
-        case MicroStepCompleted():
-            step = _completed(step, event)
-        case ReductionOpened(contributions=contributions, members=members):
-            step = replace(step, committed=len(contributions), members=len(members))
-        case OptimizerStepped(loss=loss, gradient_norm=norm):
-            step = replace(step, seconds=(time - step.opened) / 1e9, loss=loss, gradient_norm=norm)
-        case _:
-            return state
-    return replace(state, steps=(*state.steps[:-1], step))
+def _role(state: Progress, cell: int, role: str) -> Progress:
+    return replace(state, roles=state.roles | {cell: role})
 
 
-def _completed(step: Step, event: MicroStepCompleted) -> Step:
+def _assigned(state: Progress, step: Step, _: int, event: GroupAssigned) -> Step:
+    mean, _valid = state.ready.get(event.group, (None, 0))
+    rewards = step.rewards if mean is None else (*step.rewards, mean)
+    return replace(step, rewards=rewards, staleness=(*step.staleness, event.staleness))
+
+
+def _enqueued(_: Progress, step: Step, __: int, event: MicroStepEnqueued) -> Step:
+    return replace(step, enqueued=step.enqueued + (event.kind == "train"))
+
+
+def _stepped(_: Progress, step: Step, time: int, event: OptimizerStepped) -> Step:
+    seconds = max(1e-9, (time - step.opened) / 1e9)
+    return replace(step, seconds=seconds, loss=event.loss, gradient_norm=event.gradient_norm)
+
+
+def _completed(_: Progress, step: Step, __: int, event: MicroStepCompleted) -> Step:
     if event.micro_step in step.completed:
         return step
     return replace(
@@ -183,3 +167,30 @@ def _completed(step: Step, event: MicroStepCompleted) -> Step:
         masked=step.masked + sum(1 - each.mask for each in event.stats),
         executions=step.executions + len(event.stats),
     )
+
+
+_RUN: Mapping[type[Any], Callable[[Progress, Any], Progress]] = {
+    ExecutionDispatched: lambda state, _: replace(state, dispatched=state.dispatched + 1),
+    ExecutionLaunched: lambda state, _: replace(state, launched=state.launched + 1),
+    ExecutionTerminated: _terminated,
+    CellRegistered: lambda state, event: _role(state, event.cell, "rollout"),
+    CellLost: lambda state, event: _role(state, event.cell, "lost"),
+    RoleTransitionRequested: lambda state, event: _role(state, event.cell, "moving"),
+    RoleTransitionCompleted: lambda state, event: _role(state, event.cell, event.to),
+    WeightsPublished: lambda state, event: replace(state, published=event.version),
+    EvaluationStarted: lambda state, event: replace(state, evaluating=event.evaluation),
+    EvaluationScored: _scored,
+    RunFinished: lambda state, _: replace(state, finished=True),
+    StepAborted: lambda state, event: replace(state, aborted=f"step {event.step}: {event.reason}"),
+    GroupReady: _ready,
+}
+_STEP: Mapping[type[Any], Callable[[Progress, Step, int, Any], Step]] = {
+    GroupAssigned: _assigned,
+    MicroStepEnqueued: _enqueued,
+    StreamClosed: lambda _, step, __, ___: replace(step, closed=True),
+    MicroStepCompleted: _completed,
+    ReductionOpened: lambda _, step, __, event: replace(
+        step, committed=len(event.contributions), members=len(event.members)
+    ),
+    OptimizerStepped: _stepped,
+}

@@ -4,9 +4,10 @@ What clients vary without meaning it is gone: content as string or list of parts
 cache marks, key order, unknown keys, `developer` for `system`. Nothing is refused for an unknown field or role.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from gyre.proxy.errors import BadRequest
 
@@ -82,7 +83,7 @@ def tools_of(value: object) -> tuple[Json, ...]:
 
 def canonical(value: object) -> str:
     """JSON with sorted keys and no spaces: equal values, equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def dump(messages: tuple[Message, ...]) -> str:
@@ -92,7 +93,7 @@ def dump(messages: tuple[Message, ...]) -> str:
 
 def load(text: str) -> tuple[Message, ...]:
     """What `dump` wrote; an empty list is no error here."""
-    return tuple(message_of(item, f"messages[{index}]") for index, item in enumerate(json.loads(text)))
+    return tuple(message_of(item, f"messages[{index}]") for index, item in enumerate(orjson.loads(text)))
 
 
 def _text(content: object) -> str:

@@ -1,0 +1,126 @@
+"""The command line: parse, hand over, print. Exit codes: 0 done, 1 failed (one line on stderr), 2 wrong usage."""
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gyre.config import Config
+from services import cli_inspect, cli_log
+from services.cli_errors import Errors, fail
+
+app = typer.Typer(
+    name="gyre",
+    help="Train LLM agents by online reinforcement learning; every fact is an event on NATS JetStream.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one field; repeatable.")]
+Steps = Annotated[int | None, typer.Option(help="Optimizer steps, instead of the configured ones.", min=1)]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random, instead of the configured one.", min=0)]
+Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on stdout.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
+
+
+app.add_typer(cli_log.app, name="log")
+for command in cli_inspect.COMMANDS:
+    app.command()(command)
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(help="TOML file.")],
+    steps: Steps = None,
+    seed: Seed = None,
+    overrides: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Start a run and see it through.
+
+    Example: gyre train examples/demo.toml --steps 4 --set cells.count=2
+    """
+    _train(Config.load, config, steps, seed, overrides, as_json)
+
+
+@app.command()
+def demo(steps: Steps = None, seed: Seed = None, overrides: Set = None, as_json: Json = False) -> None:
+    """Train the shipped nano model on word tasks: the whole system on two cores in minutes.
+
+    Example: gyre demo --steps 3 --seed 1 --json
+    """
+    from services.demo import demo_config
+
+    _train(demo_config, None, steps, seed, overrides, as_json)
+
+
+@app.command()
+def resume(
+    run: Annotated[str, typer.Argument(help="Name of a run.")], runs: Runs = Path("runs"), as_json: Json = False
+) -> None:
+    """Go on with a run where its log ends.
+
+    Example: gyre resume run-1129-183000-ab12
+    """
+    from services.train import resume as go_on
+
+    _finish(go_on((runs / run).absolute()), as_json)
+
+
+@app.command()
+def serve(
+    service: Annotated[
+        str, typer.Argument(help="scheduler, runner, proxy, builder, evaluator, admission, packer, examiner or cell.")
+    ],
+    folder: Annotated[Path, typer.Option(help="Folder of the run.")],
+    cell: Annotated[int | None, typer.Option(help="Which cell to be.", min=0)] = None,
+) -> None:
+    """Be one process of a run, until SIGTERM.
+
+    Example: gyre serve cell --cell 1 --folder runs/demo
+    """
+    from services.runtime import SERVICES, main
+
+    if service not in SERVICES:
+        fail(f"service = {service}: no such service; one of {', '.join(SERVICES)}", 2)
+    if (service == "cell") != (cell is not None):
+        fail("cell: give --cell with the service `cell`, and with no other", 2)
+    sys.exit(main(service, folder, cell))
+
+
+def _train(
+    load: Callable[[Path | None, list[str]], Config],
+    path: Path | None,
+    steps: int | None,
+    seed: int | None,
+    overrides: list[str] | None,
+    as_json: bool,
+) -> None:
+    from services.train import train as start
+
+    chosen = [f"run.{key}={value}" for key, value in (("steps", steps), ("seed", seed)) if value is not None]
+    with Errors():
+        config = load(path, [*(overrides or []), *chosen])
+    _finish(start(config), as_json)
+
+
+def _finish(work: Coroutine[Any, Any, dict[str, Any]], as_json: bool) -> None:
+    import uvloop
+
+    from services.demo import report
+
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(message)s")
+    with Errors():
+        result = uvloop.run(work)
+    typer.echo(json.dumps(result)) if as_json else report(result)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,32 @@
+"""How commands end: what people can mend is one line on stderr and an exit code, never a stack trace."""
+
+import asyncio
+import sys
+from typing import Literal, NoReturn
+
+import typer
+
+from bus.errors import BusError
+from gyre.errors import GyreError
+from gyre.tasks.folder import TaskError
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Say why on stderr and end."""
+    typer.echo(message, err=True)
+    sys.exit(code)
+
+
+class Errors:
+    """What people can mend is one line on stderr, never a stack trace."""
+
+    def __enter__(self) -> None:
+        """Nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> Literal[False]:
+        """Turn a known error into its line and exit code 1."""
+        if isinstance(error, GyreError | BusError | TaskError | OSError):
+            fail(str(error), 1)
+        if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+            fail("stopped", 130)
+        return False

@@ -1,0 +1,149 @@
+"""Commands that look: runs, status, replay, tree, check; and eval, which measures."""
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gyre.config import Config
+from services.cli_errors import Errors, fail
+from services.source import open_source
+
+Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+STATES = ("progress", "scheduler", "admission", "packer", "batch", "cells", "trees")
+
+
+def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
+    """List the runs in a folder.
+
+    Example: gyre runs
+    """
+    found = sorted(path.parent for path in folder.glob("*/run.json"))
+    listed = [
+        {"run": path.name, "archive": (path / f"{path.name}.jsonl.zst").is_file(), "folder": str(path)}
+        for path in found
+    ]
+    if as_json:
+        typer.echo(json.dumps(listed))
+        return
+    table = Table("run", "finished", "folder")
+    for row in listed:
+        table.add_row(str(row["run"]), "yes" if row["archive"] else "no", str(row["folder"]))
+    Console().print(table)
+
+
+def status(run: Target, folder: Runs = Path("runs"), as_json: Json = False) -> None:
+    """Say how far a run is: d, p, f, w, roles, steps, rewards.
+
+    Example: gyre status run-1129-183000-ab12
+    """
+    from services.display import state_line, step_line
+    from services.replay import state_at
+
+    async def look() -> Any:
+        async with open_source(run, folder) as source:
+            return await state_at(source, "progress", None)
+
+    with Errors():
+        progress = asyncio.run(look())
+    if as_json:
+        typer.echo(json.dumps(asdict(progress), default=sorted))
+        return
+    typer.echo(state_line(progress))
+    for step in progress.done:
+        typer.echo(step_line(step))
+    for version, mean, valid in progress.evaluations:
+        typer.echo(f"evaluation of version {version}: {mean:.3f} over {valid} episodes")
+
+
+def replay(
+    run: Target,
+    to: Annotated[int | None, typer.Option(help="Last sequence to fold; without it, all.", min=1)] = None,
+    state: Annotated[str, typer.Option(help=f"Which state: {', '.join(STATES)}.")] = "progress",
+    verify: Annotated[bool, typer.Option("--verify", help="Decide every recorded decision again.")] = False,
+    folder: Runs = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Fold a run's log again: a state as of any sequence, or every decision a second time.
+
+    Example: gyre replay run-1129-183000-ab12 --verify --json
+    """
+    from services.replay import state_at, verify_with_progress
+
+    if state not in STATES:
+        fail(f"--state {state}: no such state; one of {', '.join(STATES)}", 2)
+
+    async def work() -> Any:
+        async with open_source(run, folder) as source:
+            return await (verify_with_progress(source) if verify else state_at(source, state, to))
+
+    with Errors():
+        found = asyncio.run(work())
+    if not verify:
+        typer.echo(
+            json.dumps(asdict(found) if state == "progress" else found, default=sorted, indent=None if as_json else 1)
+        )
+        return
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+    else:
+        typer.echo(
+            f"{found.events} events, {found.decisions} decisions decided again, {found.trees} trees rebuilt, "
+            f"{found.snapshots} snapshots compared: {len(found.differences)} differences"
+        )
+        for difference in found.differences[:20]:
+            typer.echo(f"  {difference}")
+    sys.exit(1 if found.differences else 0)
+
+
+def tree(
+    run: Target,
+    execution: Annotated[str, typer.Argument(help="Id of an execution.")],
+    folder: Runs = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Draw the trajectory tree of an execution, from its request records alone.
+
+    Example: gyre tree run-1129-183000-ab12 x0-0
+    """
+    from services.tree_view import draw, tree_of
+
+    async def look() -> Any:
+        async with open_source(run, folder) as source:
+            return await tree_of(source, execution)
+
+    with Errors():
+        found = asyncio.run(look())
+    typer.echo(json.dumps(found)) if as_json else draw(found, Console())
+
+
+def check(
+    config: Annotated[Path, typer.Argument(help="TOML file.")],
+    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a configuration, its tasks and its model without starting anything.
+
+    Example: gyre check examples/demo.toml --set schedule.phi=0.25
+    """
+    from services.check import check_config
+
+    with Errors():
+        loaded = Config.load(config, overrides or [])
+        found = check_config(loaded)
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        for key, value in found.items():
+            typer.echo(f"{key:20} {value}")
+
+
+COMMANDS = (runs, status, replay, tree, check)

@@ -1,0 +1,170 @@
+"""Commands about a run's log: tail, show, export, import, stats."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bus.archive import import_run
+from bus.archive_log import open_archive
+from bus.log import Stored
+from bus.server import NatsServer
+from gyre.errors import GyreError
+from schemas.envelope import COMMIT
+from services.cli_errors import Errors
+from services.place import Note
+from services.source import open_source
+
+Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, one object a line.")]
+SHOWN = 160
+
+app = typer.Typer(help="A run's log: follow it, read it, carry it elsewhere.", no_args_is_help=True)
+
+
+@app.command()
+def tail(
+    run: Target,
+    count: Annotated[int, typer.Option("-n", help="Commits to show.", min=1)] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    runs: Runs = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Show the last commits.
+
+    Example: gyre log tail run-1129-183000-ab12 -n 5 --follow
+    """
+
+    async def work() -> None:
+        async with open_source(run, runs) as source:
+            head = await source.ev.head()
+            async for stored in source.ev.read(max(0, head - count)):
+                _print(stored, as_json)
+                if stored.sequence >= head and not follow:
+                    return
+
+    _run(work())
+
+
+@app.command()
+def show(run: Target, sequence: Annotated[int, typer.Argument(min=1)], runs: Runs = Path("runs")) -> None:
+    """Show one commit whole.
+
+    Example: gyre log show run-1129-183000-ab12 17
+    """
+
+    async def work() -> None:
+        async with open_source(run, runs) as source:
+            stored = await source.ev.get(sequence)
+            if stored is None:
+                raise GyreError(f"sequence {sequence}: the log ends at {await source.ev.head()}")
+            body = COMMIT.dump_python(stored.commit, mode="json") if stored.commit else {"malformed": stored.reason}
+            typer.echo(json.dumps({"sequence": stored.sequence, "subject": stored.subject, **body}, indent=1))
+
+    _run(work())
+
+
+@app.command(name="export")
+def export_command(
+    run: Target, path: Annotated[Path, typer.Argument(help="Archive to write, .jsonl.zst.")], runs: Runs = Path("runs")
+) -> None:
+    """Write a run's logs and the blobs they refer to into one archive.
+
+    Example: gyre log export run-1129-183000-ab12 demo.jsonl.zst
+    """
+    from bus.archive import export_run
+
+    async def work() -> Any:
+        folder = (runs / run).absolute()
+        note = Note.read(folder)
+        async with open_source(run, runs):
+            server = NatsServer(folder / "nats", note.durability) if (folder / "nats").is_dir() else None
+            url = server.start().url if server else note.url
+            return await export_run(url, note.run, folder, path)
+
+    typer.echo(_run(work()).model_dump_json())
+
+
+@app.command(name="import")
+def import_command(path: Annotated[Path, typer.Argument(help="Archive to read.")], runs: Runs = Path("runs")) -> None:
+    """Bring an archive back as a run with a server of its own: every message as it was.
+
+    Example: gyre log import demo.jsonl.zst --runs elsewhere
+    """
+
+    async def work() -> str:
+        with open_archive(path) as archive:
+            name = archive.run
+        folder = (runs / name).absolute()
+        if folder.exists():
+            raise GyreError(f"folder {folder}: exists already; import elsewhere with --runs")
+        folder.mkdir(parents=True)
+        server = NatsServer(folder / "nats").start()
+        try:
+            await import_run(server.url, path, folder)
+            Note(name, server.url, "always").write(folder)
+        finally:
+            server.stop()
+        return name
+
+    typer.echo(_run(work()))
+
+
+@app.command()
+def stats(run: Target, runs: Runs = Path("runs"), as_json: Json = False) -> None:
+    """Count events by type and by who said them.
+
+    Example: gyre log stats run-1129-183000-ab12 --json
+    """
+    from services.source import messages
+
+    async def work() -> tuple[Counter[tuple[str, str]], int]:
+        counts: Counter[tuple[str, str]] = Counter()
+        quarantined = 0
+        async with open_source(run, runs) as source:
+            for log in (source.ev, source.calls):
+                async for stored in messages(log):
+                    quarantined += stored.commit is None
+                    for event in stored.commit.events if stored.commit else ():
+                        counts[event.type, stored.commit.producer.service if stored.commit else ""] += 1
+        return counts, quarantined
+
+    counts, malformed = _run(work())
+    if as_json:
+        typer.echo(
+            json.dumps({"events": {f"{kind} {who}": n for (kind, who), n in counts.items()}, "malformed": malformed})
+        )
+        return
+    for (kind, who), number in counts.most_common():
+        typer.echo(f"{number:8}  {kind:30} {who}")
+
+
+def _print(stored: Stored, as_json: bool) -> None:
+    if stored.commit is None:
+        typer.echo(f"{stored.sequence:7}  malformed: {stored.reason}")
+        return
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "sequence": stored.sequence,
+                    "subject": stored.subject,
+                    **COMMIT.dump_python(stored.commit, mode="json"),
+                }
+            )
+        )
+        return
+    for event in stored.commit.events:
+        fields = event.model_dump(mode="json", exclude={"type", "v"})
+        text = " ".join(f"{key}={value}" for key, value in fields.items())[:SHOWN]
+        typer.echo(f"{stored.sequence:7}  {stored.commit.producer.service:10} {event.type:26} {text}")
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    with Errors():
+        return asyncio.run(work)

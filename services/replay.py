@@ -1,0 +1,176 @@
+"""Read a run's log again: any state as of any moment, and every decision decided a second time (`--verify`)."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress as Progressing
+
+from bus.log import Stored
+from gyre.core import tree
+from gyre.core.progress import Progress
+from gyre.core.progress import evolve as evolve_progress
+from schemas.calls import ModelCallRecorded, RecordsSealed
+from schemas.envelope import Commit
+from schemas.rewards import TreeBuilt
+from schemas.roles import CellLost
+from schemas.runs import EventQuarantined, OfficeTaken, TimerFired
+from services.minds import Mind, minds
+from services.office import snapshot_file
+from services.source import Source, messages
+
+OBSERVATIONS = (OfficeTaken, TimerFired, CellLost, EventQuarantined)
+"""What shells say without deciding."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a verification found."""
+
+    events: int = 0
+    decisions: int = 0
+    trees: int = 0
+    snapshots: int = 0
+    differences: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Second:
+    """One decider thinking again, behind the log: its state waits at the last `as_of`."""
+
+    mind: Mind[Any]
+    state: Any
+    waiting: deque[Stored] = field(default_factory=deque)
+
+    def fold_to(self, sequence: int) -> None:
+        """Fold up to this sequence."""
+        while self.waiting and self.waiting[0].sequence <= sequence:
+            stored = self.waiting.popleft()
+            for event in stored.commit.events if stored.commit else ():
+                self.state = self.mind.evolve(self.state, stored.sequence, event)
+
+
+async def verify(source: Source, progress: Callable[[int], None] = lambda _: None) -> Verdict:
+    """Decide every recorded decision again, rebuild every tree, compare every snapshot.
+
+    `progress` is called with each sequence read. Raises `RunNotFound`.
+    """
+    verdict = Verdict()
+    seconds = {
+        service: Second(mind, mind.initial)
+        for service, mind in minds(await source.started(), source.ev, source.blobs).items()
+    }
+    kept = _snapshots(source, seconds)
+    sealed: dict[str, RecordsSealed] = {}
+    built: dict[str, TreeBuilt] = {}
+    async for stored in messages(source.ev):
+        progress(stored.sequence)
+        for second in seconds.values():
+            second.waiting.append(stored)
+        if stored.commit is None:
+            continue
+        verdict.events += len(stored.commit.events)
+        _note_trees(stored.commit, sealed, built)
+        second_of = seconds.get(stored.commit.producer.service)
+        if second_of is not None and not isinstance(stored.commit.events[0], OBSERVATIONS):
+            verdict.decisions += 1
+            verdict.differences += await _decide_again(second_of, stored, stored.commit, kept, verdict)
+    for second in seconds.values():
+        _compare_snapshot(second, kept, verdict, None)
+    await _rebuild_trees(source, sealed, built, verdict)
+    return verdict
+
+
+async def _decide_again(
+    second: Second, stored: Stored, commit: Commit, kept: dict[str, tuple[Any, int]], verdict: Verdict
+) -> list[str]:
+    _compare_snapshot(second, kept, verdict, commit.as_of)
+    second.fold_to(commit.as_of)
+    decision = await second.mind.think(second.state)
+    where = f"sequence {stored.sequence} ({second.mind.service}, as of {commit.as_of})"
+    if decision is None:
+        return [f"{where}: nothing was due, recorded {_types(commit)}"]
+    if decision.events != commit.events:
+        decided = ", ".join(type(event).__name__ for event in decision.events)
+        return [f"{where}: decided {decided}, recorded {_types(commit)}, or the same with other contents"]
+    return []
+
+
+def _types(commit: Commit) -> str:
+    return ", ".join(type(event).__name__ for event in commit.events)
+
+
+def _snapshots(source: Source, seconds: dict[str, Second]) -> dict[str, tuple[Any, int]]:
+    """(state, sequence) of each live decider's last snapshot."""
+    if source.folder is None:
+        return {}
+    found = {
+        service: snapshot_file(source.folder, source.run, second.mind).load() for service, second in seconds.items()
+    }
+    return {service: (kept.state, kept.sequence) for service, kept in found.items() if kept is not None}
+
+
+def _compare_snapshot(second: Second, kept: dict[str, tuple[Any, int]], verdict: Verdict, before: int | None) -> None:
+    """Compare once the fold stands where the snapshot was taken; `before`: the next place that it will be folded to."""
+    state, sequence = kept.get(second.mind.service, (None, 0))
+    if sequence == 0 or (before is not None and before < sequence):
+        return
+    del kept[second.mind.service]
+    second.fold_to(sequence)
+    verdict.snapshots += 1
+    if second.state != state:
+        verdict.differences.append(f"snapshot of {second.mind.service} at sequence {sequence}: not what the log gives")
+
+
+def _note_trees(commit: Commit, sealed: dict[str, RecordsSealed], built: dict[str, TreeBuilt]) -> None:
+    for event in commit.events:
+        if isinstance(event, RecordsSealed):
+            sealed[event.execution] = event
+        elif isinstance(event, TreeBuilt):
+            built[event.execution] = event
+
+
+async def _rebuild_trees(
+    source: Source, sealed: dict[str, RecordsSealed], built: dict[str, TreeBuilt], verdict: Verdict
+) -> None:
+    """Fold every sealed execution's records from CALL alone."""
+    trees: dict[str, tree.Tree] = {}
+    async for stored in messages(source.calls):
+        for event in stored.commit.events if stored.commit else ():
+            if not isinstance(event, ModelCallRecorded):
+                continue
+            seal = sealed.get(event.execution)
+            if seal is not None and stored.sequence <= seal.last_sequence:
+                kept = trees.get(event.execution, tree.fold(event.execution, ()))
+                trees[event.execution] = tree.evolve(kept, event)
+    for execution, event in built.items():
+        verdict.trees += 1
+        found = tree.digest(trees.get(execution, tree.fold(execution, ())))
+        if found != event.digest:
+            verdict.differences.append(f"tree of {execution}: CALL gives {found[:12]}, recorded {event.digest[:12]}")
+
+
+async def state_at(source: Source, name: str, until: int | None) -> Any:
+    """A state as of a sequence, as plain data: scheduler, admission, packer (or batch), or progress."""
+    if name == "progress":
+        progress = Progress()
+        async for stored in messages(source.ev, until=until):
+            for event in stored.commit.events if stored.commit else ():
+                progress = evolve_progress(progress, stored.commit.time if stored.commit else 0, event)
+        return progress
+    mind = minds(await source.started(), source.ev, source.blobs)[name]
+    second = Second(mind, mind.initial)
+    async for stored in messages(source.ev, until=until):
+        second.waiting.append(stored)
+        second.fold_to(stored.sequence)
+    return second.mind.adapter.dump_python(second.state, mode="json")
+
+
+async def verify_with_progress(source: Source) -> Verdict:
+    """Verify with a bar on stderr where that is a terminal."""
+    console = Console(stderr=True)
+    with Progressing(console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task("deciding again", total=await source.ev.head())
+        return await verify(source, lambda sequence: bars.update(task, completed=sequence))

@@ -1,0 +1,84 @@
+"""Where a command reads a run's log from: its server (started for the while, if need be), or an archive."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bus.archive_log import open_archive
+from bus.blobs import Blobs
+from bus.jetstream import Bus
+from bus.log import Log, Stored
+from bus.server import NatsServer
+from gyre.errors import GyreError
+from schemas.runs import RunStarted
+from services.place import Note, new_instance, started
+
+
+class SourceNotFound(GyreError):
+    """Neither a run nor an archive has that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run's log, wherever it lies."""
+
+    run: str
+    ev: Log
+    calls: Log
+    blobs: Blobs
+    folder: Path | None
+    """The run folder; None for an archive."""
+
+    async def started(self) -> RunStarted:
+        """What the run was started with. Raises `RunNotFound`."""
+        return await started(self.ev)
+
+
+@asynccontextmanager
+async def open_source(target: str, runs: Path) -> AsyncIterator[Source]:
+    """Open a run by name, or an archive by path. Raises `SourceNotFound`, `ArchiveError`, `BusError`."""
+    path = Path(target)
+    if path.is_file():
+        with open_archive(path) as archive:
+            yield Source(archive.run, archive.ev, archive.calls, archive.blobs, None)
+        return
+    folder = (runs / target).absolute()
+    if not (folder / "run.json").is_file():
+        raise SourceNotFound(f"{target}: neither an archive nor a run in {runs}; `gyre runs` lists them")
+    note = Note.read(folder)
+    server = await asyncio.to_thread(_server, folder, note)
+    bus = None
+    try:
+        url = server.url if server else note.url
+        bus = await Bus.connect(url, note.run, "reader", new_instance("reader"), folder)
+        yield Source(note.run, bus.ev, bus.calls, bus.blobs, folder)
+    finally:
+        if bus:
+            await bus.close()
+        if server and not server.adopted:
+            await asyncio.to_thread(server.stop)
+
+
+async def messages(log: Log, after: int = 0, until: int | None = None) -> AsyncGenerator[Stored, None]:
+    """What the log holds now (or up to `until`), in order."""
+    head = await log.head()
+    last = head if until is None else min(until, head)
+    if after >= last:
+        return
+    stream = log.read(after)
+    try:
+        async for stored in stream:
+            if stored.sequence > last:
+                return
+            yield stored
+            if stored.sequence == last:
+                return
+    finally:
+        await stream.aclose()
+
+
+def _server(folder: Path, note: Note) -> NatsServer | None:
+    store = folder / "nats"
+    return NatsServer(store, note.durability).start() if store.is_dir() else None

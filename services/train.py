@@ -1,0 +1,164 @@
+"""The main job: open or reopen a run, keep its processes alive, show its progress, sum it up."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bus.archive import export_run
+from bus.jetstream import Bus
+from gyre.config import Config
+from gyre.core import staleness
+from gyre.core.progress import Progress, evolve
+from gyre.errors import GyreError
+from schemas.runs import RunStarted
+from services.display import Display
+from services.place import new_instance, started
+from services.setup import Opened, open_run, reopen_run
+from services.supervisor import Supervisor
+
+log = logging.getLogger("gyre")
+
+
+class RunStopped(GyreError):
+    """A run ended before it was finished; it can be resumed, or the message says why not."""
+
+
+async def train(config: Config) -> dict[str, Any]:
+    """Start a run and see it through. Raises `RunStopped`, and what opening a run raises."""
+    return await follow(await open_run(config))
+
+
+async def resume(folder: Path) -> dict[str, Any]:
+    """Go on with a run where its log ends. Raises `RunStopped`, `RunNotFound`, `BusError`."""
+    return await follow(await asyncio.to_thread(reopen_run, folder))
+
+
+async def follow(opened: Opened) -> dict[str, Any]:
+    """Supervise until the run is finished, stopped or cannot go on."""
+    bus = await Bus.connect(opened.url, opened.run, "control", new_instance("control"), opened.folder)
+    watch = Watch(Progress())
+    try:
+        begin = await started(bus.ev)
+        config = Config.of(begin.config)
+        supervisor = Supervisor(opened.folder, config, opened.server)
+        await _supervise(supervisor, bus, watch)
+        if supervisor.fatal:
+            raise RunStopped(f"run {opened.run}: {supervisor.fatal}; logs lie in {opened.folder / 'logs'}")
+        if watch.progress.aborted:
+            raise RunStopped(f"run {opened.run}: {watch.progress.aborted}; `gyre log tail {opened.run}` shows how")
+        if not watch.progress.finished:
+            raise RunStopped(
+                f"run {opened.run}: stopped before its end; `gyre resume {opened.run}` goes on from its log"
+            )
+        archive = opened.folder / f"{opened.run}.jsonl.zst"
+        await export_run(opened.url, opened.run, opened.folder, archive)
+        return summary(opened.run, begin, watch.progress, archive)
+    finally:
+        await bus.close()
+        if opened.server:
+            await asyncio.to_thread(opened.server.stop)
+
+
+class Watch:
+    """The run's progress, folded as its log grows."""
+
+    def __init__(self, progress: Progress) -> None:
+        """Begin at this progress."""
+        self.progress = progress
+
+    async def read(self, bus: Bus) -> None:
+        """Fold forever."""
+        stream = bus.ev.read(0)
+        async with contextlib.aclosing(stream):
+            async for stored in stream:
+                for event in stored.commit.events if stored.commit else ():
+                    self.progress = evolve(self.progress, stored.commit.time if stored.commit else 0, event)
+
+    def over(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.progress.finished or bool(self.progress.aborted)
+
+
+async def _supervise(supervisor: Supervisor, bus: Bus, watch: Watch) -> None:
+    reading = asyncio.create_task(watch.read(bus))
+    supervising = asyncio.create_task(supervisor.run(watch.over))
+    showing = asyncio.create_task(_show(watch))
+    with _interruptible(supervising, supervisor):
+        try:
+            done, _ = await asyncio.wait((reading, supervising), return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {supervising}:
+                task.result()
+            with contextlib.suppress(asyncio.CancelledError):
+                await supervising
+        finally:
+            for task in (reading, supervising, showing):
+                task.cancel()
+            await asyncio.gather(reading, supervising, showing, return_exceptions=True)
+
+
+async def _show(watch: Watch) -> None:
+    with Display() as display:
+        try:
+            while True:
+                display.show(watch.progress)
+                await asyncio.sleep(0.25)
+        finally:
+            display.show(watch.progress)
+
+
+@contextmanager
+def _interruptible(task: "asyncio.Task[None]", supervisor: Supervisor) -> Iterator[None]:
+    """Ctrl-C once: end the processes in order; twice: at once."""
+    asked = 0
+
+    def ask() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            log.warning("stopping; once more to stop at once")
+            task.cancel()
+        else:
+            supervisor.kill()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ask)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def summary(run: str, begin: RunStarted, progress: Progress, archive: Path | None) -> dict[str, Any]:
+    """What a machine reads at the end of a run."""
+    config = Config.of(begin.config)
+    schedule = config.schedule
+    done = progress.done
+    evaluations = progress.evaluations
+    return {
+        "run": run,
+        "steps": len(done),
+        "rewards": [step.reward for step in done],
+        "eval_before": evaluations[0][1] if evaluations else None,
+        "eval_after": evaluations[-1][1] if len(evaluations) > 1 else None,
+        "eval_episodes": config.evaluation.episodes,
+        "dispatched": progress.dispatched,
+        "launched": progress.launched,
+        "terminated": progress.terminated,
+        "micro_steps": sum(step.enqueued for step in done),
+        "micro_steps_committed": sum(step.committed for step in done),
+        "staleness_mean": staleness.realised_mean(each for step in done for each in step.staleness),
+        "staleness_expected": staleness.expected_mean(config.run.steps, schedule.groups, schedule.phi, schedule.mu),
+        "step_seconds": [round(step.seconds, 3) for step in done],
+        "gradient_norms": [step.gradient_norm for step in done],
+        "max_delta_log_p": [step.max_delta_log_p for step in done],
+        "targets": [step.targets for step in done],
+        "seconds": round(progress.seconds, 3),
+        "archive": str(archive) if archive else None,
+    }
