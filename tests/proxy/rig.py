@@ -84,6 +84,7 @@ class Rig:
     broker: MemoryBroker = field(default_factory=MemoryBroker)
     cells: dict[str, Cell] = field(default_factory=dict)
     keep_alive: float = 10.0
+    model: Path = NANO
     starts: int = 0
 
     def bus(self, service: str) -> Any:
@@ -138,7 +139,7 @@ class Rig:
         self.starts += 1
         note = self.folder / "proxy.url"
         settings = ProxySettings(
-            RUN, self.folder, NANO, self.folder / "proxy.key", 3, 1.0, 48, 400, keep_alive_seconds=self.keep_alive
+            RUN, self.folder, self.model, self.folder / "proxy.key", 3, 1.0, 48, 400, keep_alive_seconds=self.keep_alive
         )
         written = note.stat().st_mtime_ns if note.exists() else 0
         serving = asyncio.create_task(serve_proxy(self.bus("proxy"), settings, self._connect))

@@ -10,6 +10,7 @@ from gyre.core.tree import record_digest, records_digest
 from gyre.proxy.tokens import episode, execution_token
 from schemas.base import ints
 from schemas.calls import (
+    HistoryRejected,
     ModelCallRetried,
     RecordsSealed,
     RequestCancelled,
@@ -21,6 +22,7 @@ from schemas.roles import CellLost, RoleTransitionCompleted, RoleTransitionReque
 from schemas.runs import EvaluationScored, EvaluationStarted
 from services.builder import serve_builder
 from tests.proxy.rig import MODEL, SECRET, SYSTEM, TASK, WRITE, Cell, Rig, assembled, events
+from tests.proxy.templates import with_template
 
 
 async def test_a_whole_episode_is_recorded_exactly_as_the_engine_was_asked_and_answered(rig: Rig) -> None:
@@ -123,6 +125,20 @@ async def test_bad_bodies_are_refused_in_the_protocols_words(rig: Rig) -> None:
                 assert response.status == 400
                 assert (await response.json())["error"]["type"] == "invalid_request_error"
     assert await rig.records() == []
+
+
+async def test_a_history_that_the_template_refuses_is_said_and_answered(rig: Rig) -> None:
+    rig.model = rig.folder / "m"
+    with_template(
+        rig.model, "{% if messages | length > 6 %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}"
+    )
+    await rig.register(0, Cell([]))
+    token = await rig.launch()
+    async with rig.proxy() as client:
+        status, body = await client.post(token, [TASK] * 7)
+        _, rejected = await rig.until(HistoryRejected)
+    assert (status, rejected.reason) == (400, body["error"]["message"])
+    assert rejected.reason.endswith("refuses this history: no")
 
 
 async def test_lone_surrogates_from_a_client_do_not_end_its_episode(rig: Rig) -> None:
