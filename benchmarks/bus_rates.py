@@ -13,6 +13,7 @@ Clients and server share the machine.
 
 import argparse
 import asyncio
+import gc
 import itertools
 import json
 import statistics
@@ -118,8 +119,10 @@ async def callers(items: list[Any], say: Callable[[Any], Awaitable[object]]) -> 
 
 
 def commits(count: int) -> list[Commit]:
-    """What deciders hand over: models, not bytes."""
-    return [commit(next(NUMBERS)) for _ in range(count)]
+    """What deciders hand over: models, not bytes. Frozen, since no service holds so many at once for the collector."""
+    made = [commit(next(NUMBERS)) for _ in range(count)]
+    gc.freeze()
+    return made
 
 
 async def publish(bench: Bench, count: int, rounds: int) -> dict[str, float]:
