@@ -1,0 +1,153 @@
+"""What a cell does next, told as stories: what the log says against what the process holds."""
+
+from dataclasses import replace
+
+from gyre.core.cell import Held, View, batch_loss, choose, evolve
+from schemas.envelope import Event
+from schemas.refs import WeightsRef
+from schemas.roles import CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
+from schemas.runs import RunStarted
+from schemas.training import (
+    BatchOpened,
+    CellJoined,
+    Contribution,
+    ExecutionStats,
+    GradientReduced,
+    JoinWindowClosed,
+    MicroStepClaimed,
+    MicroStepCompleted,
+    MicroStepEnqueued,
+    OptimizerStepped,
+    ReductionOpened,
+    StreamClosed,
+    WeightsPublished,
+)
+
+WEIGHTS = WeightsRef(digest="0" * 64, size=1, address="weights/x")
+STARTED = RunStarted(
+    config={}, config_digest="0" * 64, seed=0, code_version="0", weights=WEIGHTS, tasks=("t",), heldout=("h",)
+)
+CORE = Held(0, "i0", engine_version=0, trainer_version=-1)
+SATELLITE = Held(1, "i1", engine_version=0, trainer_version=-1)
+
+
+def registered(cell: int, instance: str | None = None) -> CellRegistered:
+    return CellRegistered(cell=cell, instance=instance or f"i{cell}", url="http://h", capacity=1, version=0)
+
+
+def asked(cell: int) -> RoleTransitionRequested:
+    return RoleTransitionRequested(transition=f"t{cell}", cell=cell, instance=f"i{cell}", to="train")
+
+
+def trains(cell: int) -> RoleTransitionCompleted:
+    return RoleTransitionCompleted(transition=f"t{cell}", cell=cell, instance=f"i{cell}", to="train", version=0)
+
+
+def joined(cell: int) -> CellJoined:
+    return CellJoined(step=1, cell=cell, instance=f"i{cell}", version=0)
+
+
+def stepped(step: int) -> OptimizerStepped:
+    return OptimizerStepped(
+        step=step,
+        version=step,
+        weights=WEIGHTS,
+        optimizer=WEIGHTS,
+        loss=0.0,
+        gradient_norm=0.0,
+        clip_coefficient=1.0,
+        learning_rate=1e-6,
+        seconds=0.0,
+    )
+
+
+def told(*events: Event, steps: int = 4, burst: int = 2) -> View:
+    view = View(steps=steps, burst=burst)
+    for sequence, event in enumerate(events, start=1):
+        view = evolve(view, sequence, event)
+    return view
+
+
+BATCH = (STARTED, registered(0), registered(1), trains(0), BatchOpened(step=1, version=0, groups=1))
+ENQUEUED = MicroStepEnqueued(step=1, micro_step=0, kind="train", rows=(), tokens=0)
+CLAIMED = MicroStepClaimed(step=1, micro_step=0, cell=0, instance="i0")  # sequence 8 in the stories below
+COMPLETED = MicroStepCompleted(step=1, micro_step=0, cell=0, instance="i0", claim=8, stats=(), seconds=0.0)
+DRAINED = (*BATCH, joined(0), ENQUEUED, CLAIMED, COMPLETED, StreamClosed(step=1, micro_steps=1))
+OPENED = ReductionOpened(
+    step=1,
+    epoch=1,
+    members=(0,),
+    instances=("i0",),
+    contributions=(Contribution(micro_step=0, cell=0, claim=8),),
+)
+SUMMED = replace(CORE, accumulated={0: 8}, summed_epoch=1, tried_epoch=1)
+
+
+def test_a_requested_transition_comes_before_everything_else() -> None:
+    assert choose(told(STARTED, registered(0), asked(0)), CORE) == "move"
+
+
+def test_a_request_to_an_earlier_instance_is_not_ones_own() -> None:
+    view = told(STARTED, registered(0), asked(0), registered(0, "later"))
+    assert choose(view, replace(CORE, instance="later")) == "wait"
+
+
+def test_a_rollout_cell_takes_what_was_published() -> None:
+    published = WeightsPublished(version=2, weights=WEIGHTS, seconds=0.0)
+    assert choose(told(STARTED, registered(1), published), SATELLITE) == "serve"
+    assert choose(told(STARTED, registered(1), published), replace(SATELLITE, engine_version=2)) == "wait"
+
+
+def test_the_core_joins_first_and_satellites_after_it() -> None:
+    assert choose(told(*BATCH), CORE) == "join"
+    assert choose(told(*BATCH, trains(1)), SATELLITE) == "wait"
+    assert choose(told(*BATCH, trains(1), joined(0)), SATELLITE) == "join"
+
+
+def test_nobody_joins_once_the_window_is_closed() -> None:
+    view = told(*BATCH, trains(1), joined(0), JoinWindowClosed(step=1, members=(0,)))
+    assert choose(view, SATELLITE) == "wait"
+
+
+def test_a_member_claims_what_is_ready() -> None:
+    assert choose(told(*BATCH, joined(0), ENQUEUED), CORE) == "claim"
+    assert choose(told(*BATCH, joined(0), ENQUEUED, CLAIMED), CORE) == "wait"
+
+
+def test_the_core_alone_opens_the_reduction_of_a_drained_stream() -> None:
+    assert choose(told(*DRAINED), replace(CORE, accumulated={0: 8})) == "reduce"
+
+
+def test_a_member_takes_part_once_and_the_core_opens_again_after_a_failed_sum() -> None:
+    held = replace(CORE, accumulated={0: 8})
+    assert choose(told(*DRAINED, OPENED), held) == "sum"
+    assert choose(told(*DRAINED, OPENED), replace(held, tried_epoch=1)) == "reduce"
+    assert choose(told(*DRAINED, OPENED), SUMMED) == "wait"
+
+
+def test_the_core_updates_only_with_the_sum_that_was_recorded() -> None:
+    reduced = GradientReduced(step=1, epoch=1, members=(0,), micro_steps=1, gradient_norm=1.0, seconds=0.0)
+    assert choose(told(*DRAINED, OPENED, reduced), SUMMED) == "step"
+    assert choose(told(*DRAINED, OPENED, reduced), replace(SUMMED, summed_epoch=0)) == "wait"
+
+
+def test_a_gradient_that_the_ledger_does_not_count_is_discarded() -> None:
+    assert choose(told(*DRAINED), replace(CORE, accumulated={0: 5})) == "discard"
+    assert choose(told(*BATCH), replace(CORE, accumulated={0: 8})) == "discard"
+
+
+def test_weights_are_published_once_every_satellite_is_home() -> None:
+    burst = (*BATCH, trains(1), stepped(1), stepped(2))
+    home = RoleTransitionCompleted(transition="t9", cell=1, instance="i1", to="rollout", version=0)
+    assert choose(told(*burst), CORE) == "wait"
+    assert choose(told(*burst, home), CORE) == "publish"
+
+
+def test_the_batch_loss_is_the_mean_over_all_executions_of_the_mean_over_their_targets() -> None:
+    def found(execution: str, targets: int, loss: float) -> ExecutionStats:
+        return ExecutionStats(
+            execution=execution, targets=targets, ratio=1.0, mask=1, loss=loss, max_delta_log_p=0.0, k3=0.0
+        )
+
+    view = replace(told(*BATCH), stats={0: (found("a", 2, 4.0), found("b", 1, 3.0)), 1: (found("a", 2, 0.0),)})
+    assert batch_loss(view, groups=1, executions=4) == (4.0 / 4 + 3.0) / 4

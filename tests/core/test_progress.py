@@ -1,0 +1,107 @@
+"""The fold behind displays and summaries, over a hand-written run."""
+
+from gyre.core.progress import Progress, evolve
+from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
+from schemas.envelope import Event
+from schemas.refs import WeightsRef
+from schemas.rewards import GroupReady, Outcome
+from schemas.roles import CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
+from schemas.training import (
+    BatchOpened,
+    Contribution,
+    ExecutionStats,
+    GroupAssigned,
+    MicroStepCompleted,
+    MicroStepEnqueued,
+    OptimizerStepped,
+    ReductionOpened,
+)
+
+SECOND = 1_000_000_000
+WEIGHTS = WeightsRef(digest="0" * 64, size=1, address="weights/x")
+
+
+def told(*events: Event) -> Progress:
+    state = Progress()
+    for second, event in enumerate(events, start=1):
+        state = evolve(state, second * SECOND, event)
+    return state
+
+
+def stats(execution: str, mask: int) -> ExecutionStats:
+    return ExecutionStats(
+        execution=execution, targets=3, ratio=1.0, mask=1 if mask else 0, loss=0.5, max_delta_log_p=0.25, k3=0.0
+    )
+
+
+def completed(place: int, claim: int) -> MicroStepCompleted:
+    found = (stats("x0-0", 1), stats("x0-1", 0))
+    return MicroStepCompleted(step=1, micro_step=place, cell=0, instance="i", claim=claim, stats=found, seconds=1.0)
+
+
+def test_the_waterlevel_is_what_was_dispatched_and_has_not_terminated() -> None:
+    dispatched = [
+        ExecutionDispatched(execution=f"x0-{i}", group="g0", task="t", index=i, version=0, seed=1) for i in range(3)
+    ]
+    launched = ExecutionLaunched(execution="x0-0", group="g0", runner="r", token_digest="0" * 64, deadline_seconds=1.0)
+    ended = ExecutionTerminated(
+        execution="x0-0", group="g0", task="t", reason="timeout", stage="agent", exit_code=None, seconds=1.0, state=None
+    )
+    state = told(*dispatched, launched, ended)
+    assert (state.dispatched, state.launched, state.terminated, state.waterlevel) == (3, 1, 1, 2)
+    assert state.reasons == {"timeout": 1}
+
+
+def test_a_cell_is_shown_moving_between_its_roles() -> None:
+    registered = CellRegistered(cell=0, instance="i", url="http://h", capacity=1, version=0)
+    asked = RoleTransitionRequested(transition="t1", cell=0, instance="i", to="train")
+    done = RoleTransitionCompleted(transition="t1", cell=0, instance="i", to="train", version=0)
+    assert told(registered).roles == {0: "rollout"}
+    assert told(registered, asked).roles == {0: "moving"}
+    assert told(registered, asked, done).roles == {0: "train"}
+
+
+def test_a_step_sums_up_its_groups_and_counts_each_micro_step_once() -> None:
+    outcomes = (
+        Outcome(execution="x0-0", standing="valid", reward=1.0),
+        Outcome(execution="x0-1", standing="valid", reward=0.0),
+        Outcome(execution="x0-2", standing="excluded", reward=None),
+    )
+    state = told(
+        GroupReady(group="g0", index=0, version=0, outcomes=outcomes),
+        BatchOpened(step=1, version=0, groups=1),
+        GroupAssigned(step=1, group="g0", version=0, staleness=0),
+        MicroStepEnqueued(step=1, micro_step=0, kind="train", rows=(), tokens=0),
+        completed(0, 7),
+        completed(0, 9),
+        ReductionOpened(
+            step=1,
+            epoch=1,
+            members=(0,),
+            instances=("i",),
+            contributions=(Contribution(micro_step=0, cell=0, claim=9),),
+        ),
+        OptimizerStepped(
+            step=1,
+            version=1,
+            weights=WEIGHTS,
+            optimizer=WEIGHTS,
+            loss=0.1,
+            gradient_norm=2.0,
+            clip_coefficient=0.5,
+            learning_rate=1e-6,
+            seconds=1.0,
+        ),
+    )
+    (step,) = state.done
+    assert (step.reward, step.enqueued, step.committed, step.targets, step.masked, step.executions) == (
+        0.5,
+        1,
+        1,
+        6,
+        1,
+        2,
+    )
+    assert step.seconds == 6.0
+    assert state.ready == {}
+    assert (state.valid, state.scored) == (2, 3)
