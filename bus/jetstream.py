@@ -65,15 +65,11 @@ class JetStreamLog:
 
     async def read(self, after: int = 0, filter: str = "") -> AsyncGenerator[Stored, None]:  # noqa: A002
         """See `Log`."""
-        messages = reader.chunks(self._link, self._stream, after, filter)
+        blobs, messages = self._blobs, reader.chunks(self._link, self._stream, after, filter)
         async with contextlib.aclosing(messages):
             async for chunk in messages:
                 for raw in chunk:
-                    yield (
-                        codec.decode(*raw, self._blobs)
-                        if not codec.is_stub(raw[2])
-                        else await decode(*raw, self._blobs)
-                    )
+                    yield await decode(*raw, blobs) if codec.is_stub(raw[2]) else codec.decode(*raw, blobs)
 
     async def last(self, filter: str) -> Stored | None:  # noqa: A002
         """See `Log`."""

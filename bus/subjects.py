@@ -4,6 +4,7 @@ ev.<run>.<service>.<entity>...   control-plane commits          (stream EV_<run>
 call.<run>.<execution>           request records                (stream CALL_<run>)
 q.<run>.<queue>.<id>...          entries sourced from EV        (streams QROLLOUT_, QEVAL_, QSTEP_<run>)
 hint.<run>.<word>...             core NATS: what may be lost
+cmd.<run>.<service>.<word>       core NATS: a question to every process of a service
 """
 
 import re
@@ -36,6 +37,11 @@ def call(run: str, execution: str) -> str:
 def hint(run: str, *words: str | int) -> str:
     """Subject of what may be lost: heartbeats, live tokens, cancel hints."""
     return _join("hint", run, *words)
+
+
+def command(run: str, service: str, word: str) -> str:
+    """Subject of a question that every process of a service answers."""
+    return _join("cmd", run, service, word)
 
 
 def heartbeats(run: str) -> str:
