@@ -1,0 +1,203 @@
+"""The edge of one service process: health, readiness, metrics and a status command, carried by FastStream.
+
+It says how the process does and never what it decides: nothing here appends to a log or reads one as a consumer
+(design §4 rule 9). A subscription to a stream would need `JStream(name, declare=False)`, or FastStream would rewrite
+the stream's configuration; there is none. Importing this module costs about a second, so only `--edge` does.
+
+    GET /health          200 while the process runs
+    GET /ready           200 once the replay lag is below READY_LAG, else 503; both with the status as JSON
+    GET /metrics         the same numbers in the Prometheus text format
+    GET /asyncapi.json   what is served on NATS
+    cmd.<run>.<service>.status   request on core NATS; every process of that service answers with its status
+"""
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import orjson
+import uvicorn
+from faststream.asgi import AsgiFastStream, AsgiResponse, get
+from faststream.asgi.types import Scope
+from faststream.nats import NatsBroker
+from faststream.specification import AsyncAPI
+from pydantic import BaseModel, ConfigDict
+
+from bus import subjects
+from bus.errors import BusError
+from bus.log import BusPort
+from services.lag import FollowedBus, Position
+from services.place import Place
+
+LOG = logging.getLogger("gyre")
+READY_LAG = 1000
+"""Sequences that a ready service may be behind."""
+_ANSWER_SECONDS = 2.0
+_AGAIN_SECONDS = 5.0
+_HOST = "127.0.0.1"
+_JSON = {"content-type": "application/json"}
+
+
+class Status(BaseModel):
+    """What a process says of itself."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    service: str
+    instance: str
+    sequence: int | None
+    """Everything in EV up to here was read; null when the log did not answer in time."""
+    lag: int | None
+    """Sequences still to be read."""
+    ready: bool
+
+
+@asynccontextmanager
+async def beside(place: Place, bus: BusPort, cell: int | None) -> AsyncIterator[BusPort]:
+    """An edge beside a service that uses the bus which this gives."""
+    followed = FollowedBus(bus)
+    serving = asyncio.create_task(serve_edge(place, followed.position, cell))
+    try:
+        yield followed
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def serve_edge(place: Place, position: Callable[[], Awaitable[Position]], cell: int | None = None) -> None:
+    """Serve until cancelled; what goes wrong here is said and tried again, and never ends the service.
+
+    Its address stands in `<run folder>/edge/<service>[-<cell>].json` while it serves.
+    """
+    note = place.folder / "edge" / f"{place.service if cell is None else f'{place.service}-{cell}'}.json"
+    while True:
+        try:
+            await _serve(place, position, note)
+        except Exception as error:  # noqa: BLE001 - a process's edge: the service goes on without it
+            LOG.warning("edge of %s: %s; trying again in %g s", place.instance, error, _AGAIN_SECONDS)
+        await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _serve(place: Place, position: Callable[[], Awaitable[Position]], note: Path) -> None:
+    broker, app = application(place, position)
+    with socket.socket() as listener:
+        listener.bind((_HOST, 0))
+        listener.listen()  # whoever reads the note may connect at once
+        server = _Server(
+            uvicorn.Config(
+                app, log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
+            )
+        )
+        async with broker:
+            await broker.start()
+            with _noted(note, place, listener.getsockname()[1]):
+                await _until_cancelled(server, listener)
+
+
+async def _until_cancelled(server: uvicorn.Server, listener: socket.socket) -> None:
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        await asyncio.shield(serving)
+    finally:
+        server.should_exit = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(serving, _AGAIN_SECONDS)
+
+
+class _Server(uvicorn.Server):
+    """Signals are the service's own."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+@contextmanager
+def _noted(note: Path, place: Place, port: int) -> Iterator[None]:
+    """Say in the run folder where this edge is, for as long as it is there."""
+    said = {"url": f"http://{_HOST}:{port}", "pid": os.getpid(), "instance": place.instance}
+    note.parent.mkdir(exist_ok=True)
+    partial = note.with_suffix(f".{os.getpid()}")
+    partial.write_bytes(orjson.dumps(said))
+    partial.replace(note)
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError):
+            if json.loads(note.read_bytes())["instance"] == place.instance:
+                note.unlink()
+
+
+def application(place: Place, position: Callable[[], Awaitable[Position]]) -> tuple[NatsBroker, AsgiFastStream]:
+    """The FastStream broker and app of one process; its owner starts and stops the broker."""
+    broker = NatsBroker(
+        place.url,
+        name=f"{place.instance}-edge",
+        inbox_prefix=f"_INBOX.{place.service}",
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=1,
+        logger=None,
+    )
+
+    @broker.subscriber(
+        subjects.command(place.run, place.service, "status"), inbox_prefix=f"_INBOX.{place.service}.".encode()
+    )
+    async def status() -> Status:
+        return await status_of(place, position)
+
+    @get
+    async def health(_: Scope) -> AsgiResponse:
+        return _answer(await status_of(place, position), 200)
+
+    @get
+    async def ready(_: Scope) -> AsgiResponse:
+        found = await status_of(place, position)
+        return _answer(found, 200 if found.ready else 503)
+
+    @get
+    async def metrics(_: Scope) -> AsgiResponse:
+        return AsgiResponse(_exposition(await status_of(place, position)), 200, {"content-type": "text/plain"})
+
+    @get
+    async def asyncapi(_: Scope) -> AsgiResponse:
+        return AsgiResponse(app.schema.to_specification().to_json().encode(), 200, _JSON)
+
+    routes = (("/health", health), ("/ready", ready), ("/metrics", metrics), ("/asyncapi.json", asyncapi))
+    described = AsyncAPI(title=f"gyre {place.service}", version="1")
+    app = AsgiFastStream(broker, asgi_routes=routes, logger=None, specification=described)
+    return broker, app
+
+
+async def status_of(place: Place, position: Callable[[], Awaitable[Position]]) -> Status:
+    """How a process does now; never raises."""
+    found = None
+    with suppress(TimeoutError, BusError):
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            found = await position()
+    return Status(
+        run=place.run,
+        service=place.service,
+        instance=place.instance,
+        sequence=found.sequence if found else None,
+        lag=found.lag if found else None,
+        ready=found is not None and found.lag < READY_LAG,
+    )
+
+
+def _answer(status: Status, code: int) -> AsgiResponse:
+    return AsgiResponse(status.model_dump_json().encode(), code, _JSON)
+
+
+def _exposition(status: Status) -> bytes:
+    """Prometheus text; an unknown number is left out. Labels are few and fixed."""
+    labels = f'{{run="{status.run}",service="{status.service}",instance="{status.instance}"}}'
+    numbers = {"gyre_sequence": status.sequence, "gyre_replay_lag": status.lag, "gyre_ready": int(status.ready)}
+    lines = (f"# TYPE {name} gauge\n{name}{labels} {value}\n" for name, value in numbers.items() if value is not None)
+    return "".join(lines).encode()
