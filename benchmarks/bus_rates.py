@@ -34,7 +34,7 @@ from nats.js import JetStreamContext, api
 from bus import streams, subjects
 from bus.consumers import Projection
 from bus.jetstream import Bus
-from bus.log import Expect
+from bus.log import Expect, Stored
 from bus.server import NatsServer, Sync
 from schemas.dispatch import ExecutionDispatched
 from schemas.envelope import COMMIT, Commit, Event, Producer
@@ -177,7 +177,8 @@ async def fenced_work(bench: Bench, count: int, rounds: int) -> dict[str, float]
         step = next(NUMBERS)
         ready = [subjects.ev("bench", "packer", "step", step, micro) for micro in range(count)]
         await asyncio.gather(*(bench.bus.ev.append(subject, commit(next(NUMBERS))) for subject in ready))
-        return await rate(count, asyncio.gather(*(_claim_all(bus) for bus in buses)))
+        said = commits(2 * count)
+        return await rate(count, asyncio.gather(*(_claim_all(bus, said) for bus in buses)))
 
     async def raw() -> tuple[float, float]:
         await bench.fresh("WORK", "work")
@@ -195,20 +196,20 @@ async def fenced_work(bench: Bench, count: int, rounds: int) -> dict[str, float]
     return found
 
 
-async def _claim_all(bus: Bus) -> None:
+async def _claim_all(bus: Bus, said: list[Commit]) -> None:
     queue = bus.queue("step")
     while items := await queue.pull(20, 0):
-        await asyncio.gather(*(_claim(bus, item.stored.subject, item.stored.sequence) for item in items))
+        await asyncio.gather(*(_claim(bus, item.stored, said.pop(), said.pop()) for item in items))
         for item in items:
             await item.ack()
 
 
-async def _claim(bus: Bus, subject: str, enqueued: int) -> None:
-    step, micro = subjects.parse(subject).entity[1:]
+async def _claim(bus: Bus, ready: Stored, claimed: Commit, done: Commit) -> None:
+    step, micro = subjects.parse(ready.subject).entity[1:]
     life = subjects.ev("bench", "cell", "step", step, micro)
     filter_ = subjects.micro_step("bench", int(step), micro)
-    claim = await bus.ev.append(life, commit(next(NUMBERS)), Expect(filter_, enqueued))
-    await bus.ev.append(life, commit(next(NUMBERS)), Expect(filter_, claim))
+    claim = await bus.ev.append(life, claimed, Expect(filter_, ready.sequence))
+    await bus.ev.append(life, done, Expect(filter_, claim))
 
 
 async def _fetch_all(contexts: list[JetStreamContext], count: int) -> None:

@@ -17,13 +17,13 @@ from nats.aio.subscription import Subscription
 
 from bus.errors import BusError, LogDamaged, NoStream, Unavailable
 from bus.link import Link
+from bus.positions import positions
 
 Raw = tuple[int, str, bytes]
 """(sequence, subject, stored bytes)."""
 
 _BATCH = 256
 _CHUNK = 128
-_V1_TOKENS = 9
 _HEARTBEAT_SECONDS = 1.0
 _EXPIRES_SECONDS = 30.0
 _MISSED_SECONDS = 2.5 * _HEARTBEAT_SECONDS
@@ -119,7 +119,7 @@ class Session:
     def _in_order(self, chunk: list[Msg]) -> list[Raw]:
         found: list[Raw] = []
         for message in chunk:
-            sequence, given = _sequences(message)
+            _, sequence, given = positions(message)
             if given != self._given + 1 or not (self._filter or sequence == self._after + 1):
                 self._end()
                 self._check_damage(sequence, given)
@@ -163,12 +163,3 @@ class Session:
     def _end(self) -> None:
         self._over = True
         self._heard.set()
-
-
-def _sequences(message: Msg) -> tuple[int, int]:
-    """(stream, consumer) sequence from the reply subject; its long form is left to nats-py."""
-    tokens = message.reply.split(".")
-    if len(tokens) == _V1_TOKENS:
-        return int(tokens[5]), int(tokens[6])
-    pair = message.metadata.sequence
-    return pair.stream, pair.consumer

@@ -18,6 +18,7 @@ from bus import codec, reader, streams
 from bus.blobs import Blobs
 from bus.link import Link
 from bus.log import Delivery, QueueName, Stored
+from bus.positions import positions
 
 _SLACK_SECONDS = 2.0
 
@@ -136,7 +137,7 @@ class WorkQueue:
     async def _deliver(self, message: Msg) -> Delivery:
         sequence, subject = source(message.headers or {}, message.subject)
         stored = await decode(sequence, subject, message.data, self._blobs)
-        return Item(stored, message.metadata.num_delivered, self._link, message.reply)
+        return Item(stored, positions(message)[0], self._link, message.reply)
 
 
 def source(headers: dict[str, str], subject: str) -> tuple[int, str]:
