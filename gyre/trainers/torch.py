@@ -34,13 +34,13 @@ class TorchTrainer:
         settings: the objective.
         adam: the optimizer; its state is made when first needed, which is on the core.
     Raises:
-        ValueError: the temperature, or a model whose head is more than one linear map.
+        ValueError: the temperature, or a model that is not full attention under one linear head.
     """
 
     def __init__(self, model: Any, temperature: float, settings: objective.Settings, adam: AdamSettings) -> None:
         if temperature <= 0.0:
             raise ValueError(f"temperature = {temperature}: training needs the rollout's, above 0")
-        _refuse_scaled_logits(model)
+        _refuse_other_architectures(model.config)
         self._model = model.eval()
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
         self._temperature = temperature
@@ -164,11 +164,12 @@ class TorchTrainer:
         for index in set(row.owner.tolist()) - decisions.keys():
             mine = log_ratio[row.owner == index]
             decisions[index] = objective.decide(float(mine.sum()), len(mine), advantages[index], self._settings)
-        targets = _targets(row, log_pi, decisions, advantages)
-        losses = objective.target_losses(targets, self._settings)
+        leaf = log_pi.detach().requires_grad_()
+        losses = objective.target_losses(_targets(row, leaf, decisions, advantages), self._settings)
         tally.add(row.owner, log_ratio, losses.detach())
-        if targets.advantage.any():
-            (losses * row.weight).sum().backward()  # type: ignore[no-untyped-call]
+        (slope,) = torch.autograd.grad((losses * row.weight).sum(), leaf)
+        if slope.any():  # a row that is masked throughout, or without advantage, costs no backward pass
+            log_pi.backward(slope)  # type: ignore[no-untyped-call]
 
     def _accumulator(self) -> Tensor:
         """The flat gradient, (P,); each parameter's `grad` is a view into it, which autograd adds to in place."""
@@ -231,9 +232,13 @@ def _recomputable(model: nn.Module) -> list[Any]:
     return layers
 
 
-def _refuse_scaled_logits(model: Any) -> None:
-    """Heads that scale or bend their logits would train another distribution than the engine samples from."""
+def _refuse_other_architectures(config: Any) -> None:
+    """What would train another distribution than the engine samples from: bent logits, layers that ignore the mask."""
     for field in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
-        value = getattr(model.config, field, None)
+        value = getattr(config, field, None)
         if value not in (None, 1, 1.0):
-            raise ValueError(f"{model.config.model_type}: {field} = {value}: only a plain linear head can be trained")
+            raise ValueError(f"{config.model_type}: {field} = {value}: only a plain linear head can be trained")
+    other = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if other or getattr(config, "sliding_window", None):
+        found = f"layer_types {sorted(other)}, sliding_window = {getattr(config, 'sliding_window', None)}"
+        raise ValueError(f"{config.model_type}: {found}: segments share rows only under full attention")

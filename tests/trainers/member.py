@@ -36,7 +36,7 @@ def main(folder: Path, cell: int, cells: int) -> None:
     """Leave the sum that this cell got in `sum-<cell>.pt`."""
     torch.set_num_threads(1)
     trainer = batch.trainer()
-    reducer = Reducer(folder, cell, f"instance{cell}", timeout_seconds=60)
+    reducer = Reducer(folder, cell, f"instance{cell}", timeout_seconds=200)
     members = tuple(range(cells))
     opened = ReductionOpened(
         step=1, epoch=1, members=members, instances=tuple(f"instance{each}" for each in members), contributions=()

@@ -24,6 +24,7 @@ def steps() -> list[MicroStepEnqueued]:
     ]
 
 
+@pytest.mark.timeout(300)  # of which nearly all is importing transformers beside other work
 @pytest.mark.parametrize("cells", [2, 3])
 def test_cells_that_claim_as_they_come_sum_to_the_gradient_of_the_formulas(cells: int, tmp_path: Path) -> None:
     (tmp_path / "batch.json").write_bytes(TypeAdapter(list[MicroStepEnqueued]).dump_json(steps()))
@@ -33,7 +34,7 @@ def test_cells_that_claim_as_they_come_sum_to_the_gradient_of_the_formulas(cells
     for each in running:
         each.start()
     for each in running:
-        each.join(100)
+        each.join(250)
         assert each.exitcode == 0
     sums = [torch.load(tmp_path / f"sum-{cell}.pt") for cell in range(cells)]
     assert distance(sums[0], batch.expected().gradient) < 1e-5

@@ -187,10 +187,14 @@ def test_weights_that_give_no_numbers_stop_training(parts: list[Segment]) -> Non
         trainer.micro_step(micro_step([parts], kind="measure"))
 
 
-def test_a_temperature_of_zero_and_a_bent_head_are_refused() -> None:
+def test_a_temperature_of_zero_and_other_architectures_are_refused() -> None:
     with pytest.raises(ValueError, match="temperature = 0"):
         TorchTrainer(batch.tiny_model(), 0.0, Settings(), FAST)
     bent = batch.tiny_model()
     bent.config.logits_scaling = 8.0
     with pytest.raises(ValueError, match=r"llama: logits_scaling = 8\.0"):
         TorchTrainer(bent, 1.0, Settings(), FAST)
+    window = batch.tiny_model()
+    window.config.sliding_window = 128
+    with pytest.raises(ValueError, match=r"llama: layer_types .*sliding_window = 128"):
+        TorchTrainer(window, 1.0, Settings(), FAST)
