@@ -24,16 +24,14 @@ async def serve(place: Place, bus: BusPort) -> None:  # noqa: ARG001 (every serv
 async def serve_builder(bus: BusPort) -> None:
     """Build each sealed execution's tree that the log does not say is built; serves until cancelled."""
     speaker = Speaker(bus)
-    built: set[str] = set()
     waiting: dict[str, tuple[int, RecordsSealed]] = {}
     head = await bus.ev.head()
     async with contextlib.aclosing(bus.ev.read(0)) as stream:
         async for stored in stream:
             for event in stored.commit.events if stored.commit else ():
                 if isinstance(event, TreeBuilt):
-                    built.add(event.execution)
                     waiting.pop(event.execution, None)
-                elif isinstance(event, RecordsSealed) and event.execution not in built:
+                elif isinstance(event, RecordsSealed):
                     waiting[event.execution] = (stored.sequence, event)
             if stored.sequence >= head:
                 for sequence, sealed in [*waiting.values()]:

@@ -1,0 +1,54 @@
+"""What holds when the log is ahead of a proxy, or another proxy is at work."""
+
+import asyncio
+
+import pytest
+
+from bus.log import Stored
+from bus.memory import MemoryBus, MemoryLog
+from gyre.proxy.errors import Unauthorized
+from gyre.proxy.roles import REFERENCE
+from gyre.proxy.session import Limits, Session
+from gyre.proxy.template import Template
+from schemas.calls import RecordsSealed
+from services.proxy_calls import Calls
+from services.proxy_draw import Engines
+from services.proxy_world import World
+from tests.proxy.rig import RUN, SECRET, Rig
+
+
+class FarLog(MemoryLog):
+    """An answer from here takes as long as it takes others to write."""
+
+    async def last(self, filter: str) -> Stored | None:  # noqa: A002
+        found = await super().last(filter)
+        await asyncio.sleep(0)
+        return found
+
+
+def calls_of(rig: Rig, template: Template, instance: str) -> Calls:
+    bus = MemoryBus(rig.broker, RUN, "proxy", instance, rig.folder)
+    bus.ev = FarLog(rig.broker, RUN, bus._state.ev, f"ev.{RUN}.", bus.blobs)
+    world = World(bus, SECRET, 0)
+    engines = Engines(world, rig._connect, instance, ())
+    return Calls(bus, world, engines, lambda name, seed: Session(name, seed, template, Limits(1.0, 8, 64), REFERENCE))
+
+
+async def test_of_two_proxies_that_seal_at_once_one_is_heard(rig: Rig, template: Template) -> None:
+    await rig.launch()
+    await rig.terminate()
+    await asyncio.gather(*(calls_of(rig, template, f"p{number}").seal("x1") for number in range(3)))
+    assert len(await rig.said(RecordsSealed)) == 1
+
+
+async def test_a_token_whose_launch_is_in_the_log_but_not_read_yet_is_waited_for(rig: Rig) -> None:
+    token = await rig.launch()
+    world = World(rig.bus("proxy"), SECRET, 0)
+    asking = asyncio.create_task(world.execution(token))
+    await asyncio.sleep(0)
+    assert not asking.done()
+    following = asyncio.create_task(world.follow())
+    assert await asking == "x1"
+    with pytest.raises(Unauthorized):
+        await world.execution("other")
+    following.cancel()
