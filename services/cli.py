@@ -1,6 +1,5 @@
 """The command line: parse, hand over, print. Exit codes: 0 done, 1 failed (one line on stderr), 2 wrong usage."""
 
-import asyncio
 import json
 import logging
 import sys
@@ -81,6 +80,7 @@ def serve(
     ],
     folder: Annotated[Path, typer.Option(help="Folder of the run.")],
     cell: Annotated[int | None, typer.Option(help="Which cell to be.", min=0)] = None,
+    edge: Annotated[bool, typer.Option("--edge", help="Serve health, readiness and metrics beside it.")] = False,
 ) -> None:
     """Be one process of a run, until SIGTERM.
 
@@ -92,7 +92,7 @@ def serve(
         fail(f"service = {service}: no such service; one of {', '.join(SERVICES)}", 2)
     if (service == "cell") != (cell is not None):
         fail("cell: give --cell with the service `cell`, and with no other", 2)
-    sys.exit(main(service, folder, cell))
+    sys.exit(main(service, folder, cell, edge))
 
 
 def _train(

@@ -1,15 +1,22 @@
-"""One process of one service: join the run, serve until told to stop, say on stderr why it ended."""
+"""One process of one service: join the run, serve until told to stop, say on stderr why it ended.
+
+As a program it is a supervised process: its standard input is its leash (`services.leash`).
+"""
 
 import asyncio
 import importlib
 import logging
 import signal
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
+from types import ModuleType
 
 from bus.errors import BusError
+from bus.log import BusPort
 from gyre.errors import GyreError
-from services.place import connect
+from services.leash import hold_leash
+from services.place import Place, connect
 
 log = logging.getLogger("gyre")
 SERVICES = ("scheduler", "runner", "proxy", "builder", "evaluator", "admission", "packer", "examiner", "cell")
@@ -18,16 +25,15 @@ EXIT_REPLACED = 3
 """Somebody else holds this office or this cell: starting it again would only take it back."""
 
 
-async def serve(service: str, folder: Path, cell: int | None) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code tells how it ended."""
-    from services.cell import CellReplaced
+async def serve(service: str, folder: Path, cell: int | None, edge: bool = False) -> int:
+    """Serve until SIGTERM or SIGINT, with an edge beside if wanted; the exit code tells how it ended."""
+    from services.cell_desk import CellReplaced
     from services.office import Overtaken
 
     module = importlib.import_module(f"services.{service}")
     place, bus = await connect(service, folder)
     log.info("%s serves run %s", place.instance, place.run)
-    work = module.serve(place, bus) if cell is None else module.serve(place, bus, cell)
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(_work(module, place, bus, cell, edge))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
@@ -43,7 +49,16 @@ async def serve(service: str, folder: Path, cell: int | None) -> int:
     return 0
 
 
-def main(service: str, folder: Path, cell: int | None = None) -> int:
+async def _work(module: ModuleType, place: Place, bus: BusPort, cell: int | None, edge: bool) -> None:
+    async with AsyncExitStack() as stack:
+        if edge:
+            from services.edge import beside  # a second of imports that few processes need
+
+            bus = await stack.enter_async_context(beside(place, bus, cell))
+        await (module.serve(place, bus) if cell is None else module.serve(place, bus, cell))
+
+
+def main(service: str, folder: Path, cell: int | None = None, edge: bool = False) -> int:
     """Run the event loop; errors that people can mend are one line."""
     import uvloop
 
@@ -51,11 +66,12 @@ def main(service: str, folder: Path, cell: int | None = None) -> int:
         stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s {service} %(levelname)s %(message)s"
     )
     try:
-        return uvloop.run(serve(service, folder, cell))
+        return uvloop.run(serve(service, folder, cell, edge))
     except (GyreError, BusError) as error:
         log.error("%s", error)  # noqa: TRY400 - one line for people
         return EXIT_FAILED
 
 
 if __name__ == "__main__":
+    hold_leash(sys.stdin.fileno())
     sys.exit(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None))  # noqa: PLR2004

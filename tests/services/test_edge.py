@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,14 +17,16 @@ from nats.aio.client import Client
 
 from bus import subjects
 from bus.errors import Unavailable
+from bus.jetstream import Bus
 from bus.log import BusPort
 from bus.memory import MemoryBroker, MemoryBus
 from bus.server import NatsServer
 from gyre.config import Config
-from schemas.runs import TimerFired
+from schemas.refs import WeightsRef
+from schemas.runs import RunStarted, TimerFired
 from services.edge import READY_LAG, application, beside, serve_edge, status_of
 from services.lag import FollowedBus, Position
-from services.place import Place
+from services.place import Note, Place
 
 
 def place_in(folder: Path, url: str = "memory", service: str = "builder", instance: str = "builder-1") -> Place:
@@ -215,3 +218,35 @@ async def test_stopping_the_service_stops_its_edge(tmp_path: Path, server: NatsS
 def test_the_app_listens_under_an_inbox_prefix_of_its_service(tmp_path: Path) -> None:
     broker, _ = application(place_in(tmp_path, "nats://127.0.0.1:1"), at(0, 0))
     assert broker._connection_kwargs["inbox_prefix"] == "_INBOX.builder"
+
+
+async def test_a_served_process_has_an_edge_if_asked_and_still_stops_cleanly(
+    tmp_path: Path, server: NatsServer
+) -> None:
+    bus = await Bus.connect(server.url, "r", "control", "control-1", tmp_path, create=True, sync="laptop")
+    started = RunStarted(
+        config=Config().table(),
+        config_digest=Config().digest(),
+        seed=0,
+        code_version="0",
+        weights=WeightsRef(digest="0" * 64, size=1, address="weights/0"),
+        tasks=("t",),
+        heldout=(),
+    )
+    place = place_in(tmp_path, server.url, "control", "control-1")
+    await bus.ev.append(place.subject("run"), place.commit((started,), as_of=0, correlation="r"))
+    await bus.close()
+    Note("r", server.url, "laptop").write(tmp_path)
+    command = (sys.executable, "-m", "services.cli", "serve", "builder", "--folder", str(tmp_path), "--edge")
+    process = await asyncio.create_subprocess_exec(*command)
+    try:
+        url = (await noted(tmp_path / "edge/builder.json"))["url"]
+        async with aiohttp.ClientSession() as http, asyncio.timeout(60):
+            while True:
+                async with http.get(f"{url}/ready") as answer:
+                    if (await answer.json())["sequence"] == 1:
+                        assert answer.status == 200
+                        break
+    finally:
+        process.terminate()
+    assert await process.wait() == 0
