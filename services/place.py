@@ -11,7 +11,7 @@ import orjson
 
 from bus import subjects
 from bus.jetstream import Bus
-from bus.log import Log
+from bus.log import ReadLog
 from gyre.config import Config
 from gyre.errors import GyreError
 from schemas.envelope import Commit, Event, Producer
@@ -99,7 +99,7 @@ async def connect(service: str, folder: Path) -> tuple[Place, Bus]:
     return Place(service, instance, note.run, folder.resolve(), note.url, config), bus
 
 
-async def started(ev: Log) -> RunStarted:
+async def started(ev: ReadLog) -> RunStarted:
     """What the run was started with: the first event of its log. Raises `RunNotFound`."""
     first = await ev.get(1)
     event = first.commit.events[0] if first and first.commit else None

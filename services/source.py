@@ -9,7 +9,7 @@ from pathlib import Path
 from bus.archive_log import open_archive
 from bus.blobs import Blobs
 from bus.jetstream import Bus
-from bus.log import Log, Stored
+from bus.log import ReadLog, Stored
 from bus.server import NatsServer
 from gyre.errors import GyreError
 from schemas.runs import RunStarted
@@ -25,8 +25,8 @@ class Source:
     """A run's log, wherever it lies."""
 
     run: str
-    ev: Log
-    calls: Log
+    ev: ReadLog
+    calls: ReadLog
     blobs: Blobs
     folder: Path | None
     """The run folder; None for an archive."""
@@ -55,13 +55,13 @@ async def open_source(target: str, runs: Path) -> AsyncIterator[Source]:
         bus = await Bus.connect(url, note.run, "reader", new_instance("reader"), folder)
         yield Source(note.run, bus.ev, bus.calls, bus.blobs, folder)
     finally:
-        if bus:
+        if bus is not None:
             await bus.close()
         if server and not server.adopted:
             await asyncio.to_thread(server.stop)
 
 
-async def messages(log: Log, after: int = 0, until: int | None = None) -> AsyncGenerator[Stored, None]:
+async def messages(log: ReadLog, after: int = 0, until: int | None = None) -> AsyncGenerator[Stored, None]:
     """What the log holds now (or up to `until`), in order."""
     head = await log.head()
     last = head if until is None else min(until, head)
