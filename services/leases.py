@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from bus.log import Delivery, Queue
 
-_EXTEND_SECONDS = 8.0
+_EXTEND_SECONDS = 3.0  # leases last ten (services.setup)
 _WAIT_SECONDS = 5.0
 
 

@@ -55,6 +55,8 @@ class Office(Generic[State]):
         self._observed: asyncio.Queue[tuple[tuple[str, ...], Event]] = asyncio.Queue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._own = 0
+        self._term = 0
+        """Sequence of the OfficeTaken that this process serves under; 0 before."""
 
     @property
     def state(self) -> State:
@@ -90,15 +92,21 @@ class Office(Generic[State]):
                 await self._inbox.put(stored)
 
     async def _serve(self) -> None:
-        last = await self._bus.ev.last(subjects.producer(self._place.run, self._place.service))
-        self._own = last.sequence if last else 0
-        await self._catch_up(self._own)
-        taken = OfficeTaken(service=self._place.service, instance=self._place.instance)
-        await self._say(("office",), (taken,), self._place.run, 0)
+        await self._take_office()
         while True:
             await self._catch_up(self._own)
             if not await self._speak():
                 self._fold(await self._inbox.get())
+
+    async def _take_office(self) -> None:
+        """A former leader that still speaks is no reason to stop: from this commit on it is refused."""
+        taken = OfficeTaken(service=self._place.service, instance=self._place.instance)
+        while not self._term:
+            last = await self._bus.ev.last(subjects.producer(self._place.run, self._place.service))
+            self._own = last.sequence if last else 0
+            await self._catch_up(self._own)
+            with contextlib.suppress(Conflict):
+                self._own = self._term = await self._append(("office",), (taken,), self._place.run, 0)
 
     async def _speak(self) -> bool:
         """Say the one thing that is due first; False when nothing is."""
@@ -113,17 +121,26 @@ class Office(Generic[State]):
         return True
 
     async def _say(self, entity: tuple[str, ...], events: tuple[Event, ...], correlation: str, causation: int) -> None:
+        try:
+            self._own = await self._append(entity, events, correlation, causation)
+        except Conflict as conflict:
+            raise self._overtaken(f"expected sequence {conflict.expected}, found {conflict.found}") from conflict
+
+    async def _append(
+        self, entity: tuple[str, ...], events: tuple[Event, ...], correlation: str, causation: int
+    ) -> int:
+        """Conditional on the last word of this service. Raises `Conflict`."""
         commit = self._place.commit(
             events, as_of=self._projection.sequence, correlation=correlation, causation=causation
         )
         expect = Expect(subjects.producer(self._place.run, self._place.service), self._own)
-        try:
-            self._own = await self._bus.ev.append(self._place.subject(*entity), commit, expect)
-        except Conflict as conflict:
-            raise Overtaken(
-                f"{self._place.service} {self._place.instance}: another {self._place.service} holds the office of run "
-                f"{self._place.run} (expected sequence {conflict.expected}, found {conflict.found}); this one stops"
-            ) from conflict
+        return await self._bus.ev.append(self._place.subject(*entity), commit, expect)
+
+    def _overtaken(self, how: str) -> Overtaken:
+        return Overtaken(
+            f"{self._place.service} {self._place.instance}: another {self._place.service} holds the office of run "
+            f"{self._place.run} ({how}); this one stops"
+        )
 
     async def _catch_up(self, sequence: int) -> None:
         """Fold at least up to this sequence, and then all that lies ready."""
@@ -138,6 +155,8 @@ class Office(Generic[State]):
         elif stored.commit.producer.service == self._place.service:
             for event in stored.commit.events:
                 self._keep_time(event, stored.commit.time)
+                if isinstance(event, OfficeTaken) and 0 < self._term < stored.sequence:
+                    raise self._overtaken(f"{event.instance} took it with sequence {stored.sequence}")
 
     def _quarantine(self, stored: Stored) -> None:
         if self._keeps_quarantine:

@@ -1,7 +1,11 @@
-"""The scheduler: the pure decider of `gyre.core.scheduler` in office, and an ear for the cells' heartbeats."""
+"""The scheduler: the pure decider of `gyre.core.scheduler` in office, and an ear for the cells' heartbeats.
+
+Silence is counted in beats of its own heart that came back through the server: while the server is away, or this
+process was not given time, nobody's silence says anything.
+"""
 
 import asyncio
-import time
+import itertools
 
 from bus import subjects
 from bus.log import BusPort
@@ -15,32 +19,55 @@ from services.place import Place, started
 async def serve(place: Place, bus: BusPort) -> None:
     """Schedule the run until cancelled. Raises `Overtaken`."""
     office = office_of(place, bus, scheduling(await started(bus.ev)), keeps_quarantine=True)
-    heard: dict[str, float] = {}
-    hearing = asyncio.create_task(_hear(bus, heard))
-    watching = asyncio.create_task(_watch(place, office, heard))
+    watch = asyncio.create_task(Watch(place, bus, office).run())
+    serving = asyncio.create_task(office.run())
     try:
-        await office.run()
+        done, _ = await asyncio.wait((watch, serving), return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
     finally:
-        hearing.cancel()
-        watching.cancel()
+        watch.cancel()
+        serving.cancel()
+        await asyncio.gather(watch, serving, return_exceptions=True)
 
 
-async def _hear(bus: BusPort, heard: dict[str, float]) -> None:
-    """Note when each instance was last heard of."""
-    async for _, body in bus.listen(subjects.heartbeats(bus.run)):
-        heard[body.decode(errors="replace")] = time.monotonic()
+class Watch:
+    """Says CellLost of instances whose heartbeats stopped."""
 
+    def __init__(self, place: Place, bus: BusPort, office: Office[Scheduler]) -> None:
+        """Nothing heard yet."""
+        self._place, self._bus, self._office = place, bus, office
+        self._own = subjects.hint(place.run, "heartbeat", "scheduler")
+        self._beat = 0
+        self._silent: dict[str, int] = {}
+        """Instance -> own beats since its last; -1: first known since the last beat."""
+        self._lost: set[str] = set()
 
-async def _watch(place: Place, office: Office[Scheduler], heard: dict[str, float]) -> None:
-    """Say CellLost of instances whose heartbeats stopped; silence counts from when this process first knew of one."""
-    limits = place.config.cells
-    lost: set[str] = set()
-    while True:
-        await asyncio.sleep(limits.heartbeat_seconds)
-        now = time.monotonic()
-        for cell in office.state.cells.members:
-            silent = now - heard.setdefault(cell.instance, now)
-            if cell.alive and silent > limits.lost_after_seconds and cell.instance not in lost:
-                lost.add(cell.instance)
-                event = CellLost(cell=cell.index, instance=cell.instance, reason=f"no heartbeat for {silent:.1f} s")
-                office.observe(("cell", str(cell.index)), event)
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        beating = asyncio.create_task(self._keep_beating())
+        try:
+            async for subject, body in self._bus.listen(subjects.heartbeats(self._place.run)):
+                said = body.decode(errors="replace")
+                if subject != self._own:
+                    self._silent[said] = 0
+                elif said == f"{self._place.instance} {self._beat}":  # an older one was held up on its way
+                    self._count()
+        finally:
+            beating.cancel()
+
+    async def _keep_beating(self) -> None:
+        for self._beat in itertools.count(1):
+            await self._bus.tell(self._own, f"{self._place.instance} {self._beat}".encode())
+            await asyncio.sleep(self._place.config.cells.heartbeat_seconds)
+
+    def _count(self) -> None:
+        limits = self._place.config.cells
+        alive = {cell.instance: cell.index for cell in self._office.state.cells.members if cell.alive}
+        self._silent = {instance: self._silent.get(instance, -1) + 1 for instance in alive}
+        for instance, beats in self._silent.items():
+            silent = beats * limits.heartbeat_seconds
+            if silent > limits.lost_after_seconds and instance not in self._lost:
+                self._lost.add(instance)
+                event = CellLost(cell=alive[instance], instance=instance, reason=f"no heartbeat for {silent:.1f} s")
+                self._office.observe(("cell", str(alive[instance])), event)

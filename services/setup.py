@@ -24,6 +24,8 @@ from schemas.runs import RunStarted
 from services.place import Durability, Note, Place, new_instance
 
 HELDOUT_SEED = 7
+LEASE_SECONDS = 10.0
+"""How long a killed worker's entries wait for another one; claims lie in the log, so a lease too short costs little."""
 
 
 class SetupError(GyreError):
@@ -103,7 +105,7 @@ def start_server(folder: Path, durability: Durability) -> NatsServer:
 def initial_weights(folder: Path, model: str) -> WeightsRef:
     """Policy version 0, written by a process of its own. Raises `SetupError` with that process's one line."""
     command = [sys.executable, "-m", "services.initial", str(folder), model]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise SetupError(lines[-1])
@@ -122,7 +124,8 @@ def copy_tasks(source: str, target: Path, seed: int) -> tuple[Task, ...]:
 
 
 async def _begin(config: Config, run: str, folder: Path, url: str, started: RunStarted) -> None:
-    limits = Limits(ev_bytes=config.bus.max_bytes, call_bytes=config.bus.max_bytes)
+    most = config.bus.max_bytes
+    limits = Limits(ev_bytes=most, call_bytes=most, ack_wait_seconds=LEASE_SECONDS)
     instance = new_instance("control")
     sync = config.bus.durability
     bus = await Bus.connect(url, run, "control", instance, folder, create=True, sync=sync, limits=limits)

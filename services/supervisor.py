@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bus.server import NatsServer
 from gyre.config import Config
+from gyre.sandboxes.orphans import kill_leftovers
 from services.runtime import EXIT_REPLACED
 
 log = logging.getLogger("gyre")
@@ -114,9 +115,12 @@ class Supervisor:
             arguments.append(str(child.cell))
         child.born = time.monotonic()
         with self._log(child).open("ab") as file:
+            leash = asyncio.subprocess.PIPE  # its end, when this process ends, ends the child
             child.process = await asyncio.create_subprocess_exec(
-                *arguments, stdout=file, stderr=file, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+                *arguments, stdout=file, stderr=file, stdin=leash, start_new_session=True
             )
+        if self._over():  # told to stop while it was being started
+            _signal(child, signal.SIGKILL)
         return child.process
 
     async def _keep_server(self) -> None:
@@ -137,6 +141,13 @@ class Supervisor:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*waits), STOP_SECONDS)
         self.kill()
+        await asyncio.to_thread(self._end_harnesses)
+
+    def _end_harnesses(self) -> None:
+        """A runner that was killed left them."""
+        work = self.folder / "work"
+        for box in work.iterdir() if work.is_dir() else ():
+            kill_leftovers(box)
 
     def _log(self, child: Child) -> Path:
         return self.folder / "logs" / f"{child.name}.log"

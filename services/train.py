@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import signal
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from gyre.core.progress import Progress, evolve
 from gyre.errors import GyreError
 from schemas.runs import RunStarted
 from services.display import Display
-from services.place import new_instance, started
+from services.place import Note, new_instance, started
 from services.setup import Opened, open_run, reopen_run
 from services.supervisor import Supervisor
 
@@ -30,12 +31,29 @@ class RunStopped(GyreError):
 
 async def train(config: Config) -> dict[str, Any]:
     """Start a run and see it through. Raises `RunStopped`, and what opening a run raises."""
-    return await follow(await open_run(config))
+    opened = await open_run(config)
+    with sole(opened.folder):
+        return await follow(opened)
 
 
 async def resume(folder: Path) -> dict[str, Any]:
     """Go on with a run where its log ends. Raises `RunStopped`, `RunNotFound`, `BusError`."""
-    return await follow(await asyncio.to_thread(reopen_run, folder))
+    Note.read(folder)
+    with sole(folder):
+        return await follow(await asyncio.to_thread(reopen_run, folder))
+
+
+@contextmanager
+def sole(folder: Path) -> Iterator[None]:
+    """Be the one that supervises this run here, until the end of the process at the latest. Raises `RunStopped`."""
+    with (folder / "control.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunStopped(
+                f"run {folder.name}: another gyre supervises it already; `gyre status {folder.name}` looks at it"
+            ) from None
+        yield
 
 
 async def follow(opened: Opened) -> dict[str, Any]:

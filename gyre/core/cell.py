@@ -183,6 +183,18 @@ def reduction(view: View) -> Reduction | None:
     return due
 
 
+def broken(view: View, opened: ReductionOpened) -> bool:
+    """Whether a reduction can no longer come about: a member lost its share, or another one was opened.
+
+    One that is settled is not broken, however far the log has gone on: a member that is late still gets its sum.
+    """
+    state = view.ledger
+    if state.step != opened.step or state.reduced:
+        return False
+    current = state.reduction
+    return current is None or not current.intact or current.epoch != opened.epoch
+
+
 def batch_loss(view: View, groups: int, executions: int) -> float:
     """Sum l_u over each execution's targets, from what the completions found: the batch's loss.
 

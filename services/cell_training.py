@@ -1,0 +1,287 @@
+"""A cell's part in training: join, claim, contribute, sum; and what only the core does (design §8)."""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bus import subjects
+from bus.errors import Conflict
+from bus.log import Delivery, Expect
+from gyre.core import cell, ledger
+from gyre.errors import GyreError
+from gyre.trainers.checkpoint import locate, prune
+from gyre.trainers.port import AccumulatorSpoilt, FencedOut, MicroStepRefused, ReductionFailed, Trainer
+from schemas.refs import WeightsRef
+from schemas.training import (
+    CellJoined,
+    CheckpointSaved,
+    ContributionDiscarded,
+    GradientReduced,
+    JoinWindowClosed,
+    MicroStepClaimed,
+    MicroStepCompleted,
+    MicroStepEnqueued,
+    MicroStepReissued,
+    OptimizerStepped,
+    ReductionOpened,
+    WeightsBroadcast,
+    WeightsPublished,
+)
+from services.cell_desk import Desk
+from services.place import Place
+from services.replica import Replica
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CLAIM_WAIT_SECONDS = 0.3
+Result = TypeVar("Result")
+
+
+class Training:
+    """The trainer of one cell, and its words about it."""
+
+    def __init__(self, desk: Desk, replica: Replica) -> None:
+        """Nothing is loaded."""
+        self._desk = desk
+        self._trainer: Trainer = replica.trainer
+        self._reducer = replica.reducer
+        self._queue = desk.bus.queue("step")
+        self._sum: Tensor | None = None
+
+    async def release(self) -> None:
+        """Let go of everything: the cell returns to rollout."""
+        self._forget()
+        self._trainer.release()
+        self._desk.held = replace(self._desk.held, trainer_version=-1)
+
+    async def join(self) -> None:
+        """Hold the step's weights and an empty gradient, and say so."""
+        desk = self._desk
+        state = desk.view.ledger
+        if desk.held.trainer_version != state.version:
+            await asyncio.to_thread(self._load)
+        self._trainer.zero()
+        self._forget()
+        desk.held = replace(desk.held, trainer_version=state.version)
+        joined = CellJoined(step=state.step, cell=desk.index, instance=desk.place.instance, version=state.version)
+        await desk.say(("cell", desk.index), joined)
+
+    def _load(self) -> None:
+        desk = self._desk
+        weights = weights_path(desk.place, desk.view.weights)
+        if desk.index == ledger.CORE and desk.view.optimizer is not None:
+            self._trainer.restore(weights, weights_path(desk.place, desk.view.optimizer))
+        else:
+            self._trainer.load(weights)
+
+    def _forget(self) -> None:
+        self._sum = None
+        self._desk.held = replace(self._desk.held, accumulated={}, summed_epoch=0, tried_epoch=0)
+
+    async def discard(self) -> None:
+        """The gradient in memory is not what the ledger counts."""
+        desk = self._desk
+        state = desk.view.ledger
+        self._trainer.zero()
+        held = bool(desk.held.accumulated)
+        self._forget()
+        if held and state.joined.get(desk.index) == desk.place.instance:
+            await self._say_discarded(state.step, "its gradient is not what the ledger counts")
+
+    async def _say_discarded(self, step: int, reason: str) -> None:
+        desk = self._desk
+        event = ContributionDiscarded(step=step, cell=desk.index, instance=desk.place.instance, reason=reason[:300])
+        await desk.say(("cell", desk.index), event)
+
+    async def claim(self) -> None:
+        """Claim the next micro-step of the queue, if one comes, and train on it."""
+        desk = self._desk
+        for delivery in await self._queue.pull(1, CLAIM_WAIT_SECONDS):
+            await desk.heard(delivery.stored.sequence)
+            if not ledger.may_claim(desk.view.ledger, desk.index, desk.place.instance):
+                await delivery.nak(0.1)
+                return
+            work = await self._work_of(delivery)
+            if work is not None:
+                await self._train(delivery, work)
+            await delivery.ack()
+
+    async def _work_of(self, delivery: Delivery) -> MicroStepEnqueued | None:
+        """The micro-step's rows, if it is of this step; what is of another one is over."""
+        step = self._desk.view.ledger.step
+        event = delivery.stored.commit.events[0] if delivery.stored.commit else None
+        if isinstance(event, MicroStepReissued) and event.step == step:
+            original = await self._desk.bus.ev.get(event.enqueued)
+            event = original.commit.events[0] if original and original.commit else None
+        return event if isinstance(event, MicroStepEnqueued) and event.step == step else None
+
+    async def _train(self, delivery: Delivery, work: MicroStepEnqueued) -> None:
+        desk = self._desk
+        entity = ("step", work.step, work.micro_step)
+        shared = subjects.micro_step(desk.place.run, work.step, work.micro_step)
+        claimed = MicroStepClaimed(
+            step=work.step, micro_step=work.micro_step, cell=desk.index, instance=desk.place.instance
+        )
+        try:
+            claim = await desk.say(entity, claimed, expect=Expect(shared, delivery.stored.sequence))
+        except Conflict:  # somebody else's, or reissued since: its own entry comes
+            return
+        began = time.monotonic()
+        try:
+            found = await asyncio.to_thread(self._trainer.micro_step, work)
+        except (MicroStepRefused, AccumulatorSpoilt) as error:
+            await self._drop(work.step, str(error))
+            return
+        completed = MicroStepCompleted(
+            step=work.step,
+            micro_step=work.micro_step,
+            cell=desk.index,
+            instance=desk.place.instance,
+            claim=claim,
+            stats=found.stats,
+            seconds=time.monotonic() - began,
+        )
+        try:
+            await desk.say(entity, *found.measured, completed, expect=Expect(shared, claim))
+        except Conflict:
+            await self._drop(work.step, f"micro-step {work.micro_step}: completed after it was reissued")
+            return
+        if work.kind == "train":
+            desk.held = replace(desk.held, accumulated=desk.held.accumulated | {work.micro_step: claim})
+
+    async def _drop(self, step: int, reason: str) -> None:
+        self._trainer.zero()
+        self._forget()
+        await self._say_discarded(step, reason)
+
+    async def open_reduction(self) -> None:
+        """The core freezes members and claims."""
+        desk = self._desk
+        due = cell.reduction(desk.view)
+        if due is None:
+            return
+        step = desk.view.ledger.step
+        problems = ledger.check(due.contributions, ledger.training(desk.view.ledger))
+        if problems:
+            raise GyreError(f"step {step}: the ledger does not match: {'; '.join(problems)}")
+        window = JoinWindowClosed(step=step, members=due.members)
+        opened = ReductionOpened(
+            step=step,
+            epoch=due.epoch,
+            members=due.members,
+            instances=due.instances,
+            contributions=due.contributions,
+        )
+        await desk.say_as_core(window, opened)
+
+    async def take_part(self) -> None:
+        """Add this cell's gradient to the sum; the core says when it holds it."""
+        desk = self._desk
+        opened = desk.view.opened
+        if opened is None:
+            return
+        began = time.monotonic()
+        desk.held = replace(desk.held, tried_epoch=opened.epoch)
+        try:
+            summing = asyncio.to_thread(self._reducer.sum, opened, self._trainer.gradient)
+            total = await self._unless_broken(opened, summing)
+        except ReductionFailed:
+            return
+        except FencedOut:
+            self._trainer.zero()
+            self._forget()
+            return
+        if total is None:
+            return
+        desk.held = replace(desk.held, summed_epoch=opened.epoch)
+        if desk.index != ledger.CORE:
+            return
+        self._sum = total
+        reduced = GradientReduced(
+            step=opened.step,
+            epoch=opened.epoch,
+            members=opened.members,
+            micro_steps=len(opened.contributions),
+            gradient_norm=float(total.double().norm()),
+            seconds=time.monotonic() - began,
+        )
+        await desk.say_as_core(reduced)
+
+    async def _unless_broken(self, opened: ReductionOpened, work: Awaitable[Result]) -> Result | None:
+        """The sum, or None once a member is lost: its peers do not wait for it until their time limit."""
+        desk = self._desk
+        summing = asyncio.ensure_future(work)
+        broken = asyncio.create_task(desk.until(lambda: cell.broken(desk.view, opened)))
+        try:
+            await asyncio.wait((summing, broken), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            broken.cancel()
+        if summing.done():
+            return summing.result()
+        summing.add_done_callback(_let_go)  # its thread works on a copy, and ends at its own time limit
+        return None
+
+    async def step(self) -> None:
+        """The optimizer update: durable first, then said."""
+        desk = self._desk
+        state, config = desk.view.ledger, desk.place.config
+        began = time.monotonic()
+        total, self._sum = self._sum, None
+        if total is None:
+            raise GyreError(f"step {state.step}: no sum is held; the step is redone by another instance of the core")
+        applied = await asyncio.to_thread(self._trainer.apply, total)
+        saved = await asyncio.to_thread(self._trainer.save, desk.place.folder)
+        version = state.version + 1
+        stepped = OptimizerStepped(
+            step=state.step,
+            version=version,
+            weights=saved.weights,
+            optimizer=saved.optimizer,
+            loss=cell.batch_loss(desk.view, config.schedule.groups, config.schedule.executions),
+            gradient_norm=applied.gradient_norm,
+            clip_coefficient=applied.clip_coefficient,
+            learning_rate=config.optimizer.lr,
+            seconds=time.monotonic() - began,
+        )
+        checkpoint = CheckpointSaved(
+            step=state.step,
+            version=version,
+            weights=saved.weights,
+            optimizer=saved.optimizer,
+            sequence=desk.sequence,
+        )
+        others = tuple(sorted(each for each in state.joined if each != desk.index))
+        self._forget()
+        said = await desk.say_as_core(stepped, checkpoint)
+        desk.held = replace(desk.held, trainer_version=version if said else -1)
+        if said and others and not (version % config.schedule.mu == 0 or version == config.run.steps):
+            await desk.heard()
+            await desk.say_as_core(WeightsBroadcast(step=state.step, version=version, members=others))
+
+    async def publish(self) -> None:
+        """Tell every engine which weights to serve from now on."""
+        desk = self._desk
+        view = desk.view
+        began = time.monotonic()
+        path = weights_path(desk.place, view.weights)  # its digest is checked before anyone is told to load it
+        keep = [each for each in (view.weights, view.optimizer, view.published_weights) if each is not None]
+        published = WeightsPublished(version=view.ledger.version, weights=keep[0], seconds=time.monotonic() - began)
+        if await desk.say_as_core(published):
+            prune(path.parents[1], keep)
+
+
+def weights_path(place: Place, reference: WeightsRef | None) -> Path:
+    """Where weights that the log names lie, checked against their digest. Raises `GyreError`."""
+    if reference is None:
+        raise GyreError(f"run {place.run}: the log names no weights; it is not whole")
+    return locate(place.folder, reference)
+
+
+def _let_go(future: "asyncio.Future[Any]") -> None:
+    """Nobody waits for it any more, so nobody hears of its error either."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,106 @@
+"""What holds for the log of every run that finished, however it was hurt."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from bus.log import Stored
+from gyre.core import ledger
+from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
+from schemas.envelope import Event
+from schemas.runs import OfficeTaken, RunFinished
+from schemas.training import (
+    GroupAssigned,
+    MicroStepClaimed,
+    MicroStepCompleted,
+    MicroStepEnqueued,
+    OptimizerStepped,
+    ReductionOpened,
+)
+from services.source import Source, messages
+
+_NAMED: dict[type, tuple[str, str]] = {
+    ExecutionDispatched: ("dispatched", "execution"),
+    ExecutionLaunched: ("launched", "execution"),
+    ExecutionTerminated: ("terminated", "execution"),
+    GroupAssigned: ("groups", "group"),
+    RunFinished: ("finished", "steps"),
+}
+"""Event -> where it is counted, and by what."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """A second account of the log, kept without the deciders' own folds."""
+
+    dispatched: list[str] = field(default_factory=list)
+    launched: list[str] = field(default_factory=list)
+    terminated: list[str] = field(default_factory=list)
+    queued: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    claims: dict[tuple[int, int], MicroStepClaimed] = field(default_factory=dict)
+    """(sequence, micro-step) -> the claim."""
+    completed: dict[int, MicroStepCompleted] = field(default_factory=dict)
+    """Claim -> its completion."""
+    opened: dict[int, ReductionOpened] = field(default_factory=dict)
+    """Step -> the latest."""
+    groups: list[str] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
+
+
+async def check_log(source: Source, steps: int) -> Tally:
+    """Assert every rule over a whole log."""
+    tally = Tally()
+    terms: dict[str, str] = {}
+    async for stored in messages(source.ev):
+        assert stored.commit is not None, stored.reason
+        _one_leader(stored, terms)
+        for event in stored.commit.events:
+            _count(tally, stored.sequence, event)
+            assert len(tally.terminated) <= len(tally.launched) <= len(tally.dispatched), f"at {stored.sequence}"
+    for names in (tally.dispatched, tally.launched, tally.terminated, tally.groups):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        assert not twice, f"said twice: {twice}"
+    assert sorted(tally.dispatched) == sorted(tally.launched) == sorted(tally.terminated)
+    assert tally.steps == list(range(1, steps + 1))
+    assert tally.finished == [steps]
+    return tally
+
+
+def _one_leader(stored: Stored, terms: dict[str, str]) -> None:
+    """After an office is taken, nobody else speaks for it."""
+    assert stored.commit is not None
+    producer = stored.commit.producer
+    for event in stored.commit.events:
+        if isinstance(event, OfficeTaken):
+            terms[event.service] = event.instance
+    if producer.service in ("scheduler", "admission", "packer"):
+        assert terms.get(producer.service) == producer.instance, f"sequence {stored.sequence}: said by a former leader"
+
+
+def _count(tally: Tally, sequence: int, event: Event) -> None:
+    if (named := _NAMED.get(type(event))) is not None:
+        getattr(tally, named[0]).append(getattr(event, named[1]))
+    match event:
+        case MicroStepEnqueued(step=step, micro_step=place, kind="train"):
+            tally.queued[step].append(place)
+        case MicroStepClaimed(micro_step=place):
+            tally.claims[sequence, place] = event
+        case MicroStepCompleted(claim=claim):
+            tally.completed[claim] = event
+        case ReductionOpened(step=step):
+            tally.opened[step] = event
+        case OptimizerStepped(step=step):
+            _applied(tally, event)
+            tally.steps.append(step)
+
+
+def _applied(tally: Tally, event: OptimizerStepped) -> None:
+    """The sum that was applied holds every micro-step of the step once, each under a claim that was completed."""
+    opened = tally.opened[event.step]
+    assert ledger.check(opened.contributions, tally.queued[event.step]) == ()
+    for each in opened.contributions:
+        claim = tally.claims[each.claim, each.micro_step]
+        done = tally.completed[each.claim]
+        assert (claim.cell, claim.step) == (each.cell, event.step)
+        assert (done.micro_step, done.instance) == (each.micro_step, claim.instance)
+        assert dict(zip(opened.members, opened.instances, strict=True))[each.cell] == claim.instance
