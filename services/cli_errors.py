@@ -8,7 +8,6 @@ import typer
 
 from bus.errors import BusError
 from gyre.errors import GyreError
-from gyre.tasks.folder import TaskError
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -25,7 +24,7 @@ class Errors:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> Literal[False]:
         """Turn a known error into its line and exit code 1."""
-        if isinstance(error, GyreError | BusError | TaskError | OSError):
+        if isinstance(error, GyreError | BusError | OSError):
             fail(str(error), 1)
         if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
             fail("stopped", 130)

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from gyre.config import Config
+from gyre.core.progress import Progress
 from services.cli_errors import Errors, fail
+from services.replay import STATES
 from services.source import open_source
 
 Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-STATES = ("progress", "scheduler", "admission", "packer", "batch", "cells", "trees")
 
 
 def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
@@ -46,11 +47,11 @@ def status(run: Target, folder: Runs = Path("runs"), as_json: Json = False) -> N
     Example: gyre status run-1129-183000-ab12
     """
     from services.display import state_line, step_line
-    from services.replay import state_at
+    from services.replay import progress_at
 
-    async def look() -> Any:
+    async def look() -> Progress:
         async with open_source(run, folder) as source:
-            return await state_at(source, "progress", None)
+            return await progress_at(source)
 
     with Errors():
         progress = asyncio.run(look())
@@ -88,9 +89,7 @@ def replay(
     with Errors():
         found = asyncio.run(work())
     if not verify:
-        typer.echo(
-            json.dumps(asdict(found) if state == "progress" else found, default=sorted, indent=None if as_json else 1)
-        )
+        typer.echo(json.dumps(found, default=sorted, indent=None if as_json else 1))
         return
     if as_json:
         typer.echo(json.dumps(asdict(found)))

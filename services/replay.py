@@ -2,12 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress as Progressing
 
+from bus import subjects
 from bus.log import Stored
 from gyre.core import tree
 from gyre.core.progress import Progress
@@ -21,6 +22,7 @@ from services.minds import Mind, minds
 from services.office import snapshot_file
 from services.source import Source, messages
 
+STATES = ("progress", "scheduler", "admission", "packer", "batch", "cells", "trees")
 OBSERVATIONS = (OfficeTaken, TimerFired, CellLost, EventQuarantined)
 """What shells say without deciding."""
 
@@ -153,19 +155,39 @@ async def _rebuild_trees(
 
 
 async def state_at(source: Source, name: str, until: int | None) -> Any:
-    """A state as of a sequence, as plain data: scheduler, admission, packer (or batch), or progress."""
+    """A state as of a sequence, as plain data; `STATES` names them. Raises `RunNotFound`."""
     if name == "progress":
-        progress = Progress()
-        async for stored in messages(source.ev, until=until):
-            for event in stored.commit.events if stored.commit else ():
-                progress = evolve_progress(progress, stored.commit.time if stored.commit else 0, event)
-        return progress
-    mind = minds(await source.started(), source.ev, source.blobs)[name]
+        return asdict(await progress_at(source, until))
+    if name == "trees":
+        return await _trees_at(source, until)
+    owner = {"batch": "packer", "cells": "scheduler"}.get(name, name)
+    mind = minds(await source.started(), source.ev, source.blobs)[owner]
     second = Second(mind, mind.initial)
     async for stored in messages(source.ev, until=until):
         second.waiting.append(stored)
         second.fold_to(stored.sequence)
-    return second.mind.adapter.dump_python(second.state, mode="json")
+    found = second.mind.adapter.dump_python(second.state, mode="json")
+    return found["cells"] if name == "cells" else found
+
+
+async def progress_at(source: Source, until: int | None = None) -> Progress:
+    """How far the run was at a sequence."""
+    progress = Progress()
+    async for stored in messages(source.ev, until=until):
+        for event in stored.commit.events if stored.commit else ():
+            progress = evolve_progress(progress, stored.commit.time if stored.commit else 0, event)
+    return progress
+
+
+async def _trees_at(source: Source, until: int | None) -> dict[str, Any]:
+    """Digest, size and leaves of each tree that was built, by execution."""
+    filter_ = subjects.producer(source.run, "builder")
+    return {
+        event.execution: event.model_dump(mode="json", include={"digest", "nodes", "leaves"})
+        async for stored in messages(source.ev, until=until, filter=filter_)
+        for event in (stored.commit.events if stored.commit else ())
+        if isinstance(event, TreeBuilt)
+    }
 
 
 async def verify_with_progress(source: Source) -> Verdict:

@@ -61,13 +61,19 @@ async def open_source(target: str, runs: Path) -> AsyncIterator[Source]:
             await asyncio.to_thread(server.stop)
 
 
-async def messages(log: ReadLog, after: int = 0, until: int | None = None) -> AsyncGenerator[Stored, None]:
-    """What the log holds now (or up to `until`), in order."""
-    head = await log.head()
+async def messages(
+    log: ReadLog,
+    after: int = 0,
+    until: int | None = None,
+    filter: str = "",  # noqa: A002 - the word of the Log port
+) -> AsyncGenerator[Stored, None]:
+    """What the log holds now (or up to `until`) under a filter ("" for all), in order."""
+    newest = await log.last(filter) if filter else None
+    head = await log.head() if not filter else newest.sequence if newest else 0
     last = head if until is None else min(until, head)
     if after >= last:
         return
-    stream = log.read(after)
+    stream = log.read(after, filter)
     try:
         async for stored in stream:
             if stored.sequence > last:

@@ -10,10 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gyre.errors import GyreError
+
 Seconds = Annotated[float, Field(gt=0, le=7 * 86400, allow_inf_nan=False)]
 
 
-class TaskError(ValueError):
+class TaskError(GyreError):
     """A task folder cannot be used; one line naming the task, what is wrong and what to do."""
 
 
