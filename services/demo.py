@@ -10,6 +10,8 @@ from rich.console import Console
 from gyre.config import Config
 
 FILE = Path(__file__).parents[1] / "examples" / "demo.toml"
+SHORT_STEPS = 10
+SHORT_EPISODES = 64
 PAPER = {
     "optimizer.lr": 1e-6,
     "schedule.executions": 16,
@@ -28,9 +30,16 @@ PAPER = {
 
 
 def demo_config(_: Path | None, overrides: Sequence[str]) -> Config:
-    """The shipped demo with overrides; says on stderr where its hyperparameters differ from the paper's."""
+    """The shipped demo with overrides; says on stderr where its hyperparameters differ from the paper's.
+
+    A run too short to learn anything is a look at the machinery: its evaluations are short too, unless told otherwise.
+    """
     config = Config.load(FILE, overrides)
     console = Console(stderr=True)
+    told = any(each.startswith("evaluation.episodes=") for each in overrides)
+    if config.run.steps < SHORT_STEPS and not told:
+        config = Config.load(FILE, [*overrides, f"evaluation.episodes={SHORT_EPISODES}"])
+        console.print(f"evaluation.episodes = {SHORT_EPISODES} for so few steps; --set evaluation.episodes=256 for all")
     for key, value in PAPER.items():
         section, field = key.split(".")
         found = getattr(getattr(config, section), field)
