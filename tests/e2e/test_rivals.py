@@ -1,0 +1,82 @@
+"""A second scheduler on one run, and a power cut: the log has one leader, and nothing acknowledged is missing."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bus.jetstream import Bus
+from bus.log import Stored
+from bus.server import NatsServer
+from schemas.dispatch import ExecutionLaunched, ExecutionTerminated
+from schemas.envelope import Event
+from schemas.runs import OfficeTaken
+from schemas.training import MicroStepClaimed
+from services.place import new_instance
+from services.runtime import EXIT_REPLACED
+from services.source import messages, open_source
+from tests.e2e.living import Command, all_gone, heard, listening, opened_run, processes
+from tests.e2e.rules import check_log
+
+pytestmark = pytest.mark.timeout(300)
+CUTS = (ExecutionLaunched, ExecutionTerminated, MicroStepClaimed)
+
+
+async def test_one_of_two_schedulers_stops_and_says_why(tmp_path: Path) -> None:
+    async with opened_run(tmp_path, steps=1) as (opened, bus), listening(bus) as log:
+        train = await Command.start("resume", opened.run, "--runs", opened.folder.parent, "--json")
+        await heard(log, _led)
+        former = processes(opened.folder)["scheduler"]
+        rival = await Command.start("serve", "scheduler", "--folder", opened.folder)
+        taking = asyncio.create_task(rival.end())
+        try:
+            await heard(log, _led)
+            assert await all_gone([former], 10.0)
+            result = await train.result()
+            assert any("another one took its place" in line for line in train.lines)
+            said = (opened.folder / "logs" / "scheduler.log").read_text().splitlines()[-1]
+            assert "another scheduler holds the office of run tried" in said
+            assert said.endswith("this one stops")
+        finally:
+            rival.process.terminate()
+            await taking
+        assert EXIT_REPLACED == 3
+    async with open_source(result["archive"], tmp_path) as source:
+        tally = await check_log(source, steps=1)
+        assert len(tally.launched) == 8
+
+
+async def test_a_power_cut_takes_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    async with opened_run(tmp_path, steps=1) as (opened, bus), listening(bus) as log:
+        train = await Command.start("resume", opened.run, "--runs", opened.folder.parent, "--json")
+        for number, kind in enumerate(CUTS):
+            stored, _ = await heard(log, lambda event, kind=kind: isinstance(event, kind))
+            copy = tmp_path / f"cut-{number}"
+            await asyncio.to_thread(_copy, opened.folder / "nats", copy)
+            assert await _holds(copy, opened.run, tmp_path, bus, stored.sequence)
+        await train.result()
+
+
+def _led(event: Event) -> bool:
+    return isinstance(event, OfficeTaken) and event.service == "scheduler"
+
+
+def _copy(store: Path, target: Path) -> None:
+    """What the disk holds at this moment, more or less: the server goes on writing meanwhile."""
+    shutil.copytree(store, target, ignore=lambda *_: ("lock", "server.json"), ignore_dangling_symlinks=True)
+
+
+async def _holds(copy: Path, run: str, folder: Path, bus: Bus, sequence: int) -> bool:
+    """Whether a new server on the copy gives every message up to this sequence as the living one does."""
+    server = await asyncio.to_thread(NatsServer(copy).start)
+    try:
+        cut = await Bus.connect(server.url, run, "reader", new_instance("reader"), folder)
+        try:
+            found = [stored async for stored in messages(cut.ev, until=sequence)]
+        finally:
+            await cut.close()
+    finally:
+        await asyncio.to_thread(server.stop)
+    living: list[Stored] = [stored async for stored in messages(bus.ev, until=sequence)]
+    return found == living and living[-1].sequence == sequence
