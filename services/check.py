@@ -1,21 +1,19 @@
 """What can be found out about a configuration before anything starts."""
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from gyre.config import Config
 from gyre.core.staleness import boundary_mean, expected_mean
-from gyre.errors import ConfigError, Problem
-from gyre.models.load import find_model
 from gyre.tasks.folder import Task
+from services.preflight import preflight
 from services.setup import HELDOUT_SEED, copy_tasks
 
 
 def check_config(config: Config) -> dict[str, Any]:
     """Sizes and expectations of a run. Raises `ConfigError`, `TaskError`, `ModelError`."""
-    check_context(config)
+    preflight(config)
     with tempfile.TemporaryDirectory() as folder:
         train = copy_tasks(config.tasks.train, Path(folder) / "train", config.run.seed)
         heldout = copy_tasks(config.tasks.heldout, Path(folder) / "heldout", HELDOUT_SEED)
@@ -29,15 +27,6 @@ def check_config(config: Config) -> dict[str, Any]:
             "staleness": round(expected_mean(config.run.steps, schedule.groups, schedule.phi, schedule.mu), 4),
             "staleness_long_run": boundary_mean(schedule.phi, schedule.mu),
         }
-
-
-def check_context(config: Config) -> None:
-    """One execution must fit the model. Raises `ConfigError`, `ModelError`."""
-    folder = find_model(config.model.path)
-    most = json.loads((folder / "config.json").read_text()).get("max_position_embeddings")
-    if isinstance(most, int) and config.rollout.context_tokens > most:
-        rule = f"exceeds the context of model {config.model.path}, {most} tokens; lower it"
-        raise ConfigError("", (Problem("rollout.context_tokens", str(config.rollout.context_tokens), rule),))
 
 
 def _longest(tasks: tuple[Task, ...]) -> str:

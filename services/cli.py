@@ -32,6 +32,7 @@ Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs."
 app.add_typer(cli_log.app, name="log")
 for command in cli_inspect.COMMANDS:
     app.command()(command)
+app.command("eval")(cli_inspect.evaluate)
 
 
 @app.command()

@@ -145,4 +145,28 @@ def check(
             typer.echo(f"{key:20} {value}")
 
 
+def evaluate(
+    target: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="Name of a run, or a model's name or folder.")],
+    episodes: Annotated[int | None, typer.Option(help="Held-out episodes; by default as configured.", min=1)] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one field.")] = None,
+    folder: Runs = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Measure a run's last published weights, or a model, on held-out tasks. Nothing is trained.
+
+    Example: gyre eval run-1129-183000-ab12 --episodes 64
+    """
+    from services.eval_run import evaluate as measure
+
+    with Errors():
+        found = asyncio.run(measure(target, folder, episodes, overrides or []))
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    typer.echo(
+        f"{found['target']} version {found['version']}: mean {found['mean']:.3f}, "
+        f"{found['valid']} of {found['episodes']} episodes valid, {found['seconds']:.0f} s"
+    )
+
+
 COMMANDS = (runs, status, replay, tree, check)

@@ -22,6 +22,7 @@ from gyre.tasks.word_folders import write_word_tasks
 from schemas.refs import WeightsRef
 from schemas.runs import RunStarted
 from services.place import Durability, Note, Place, new_instance
+from services.preflight import preflight
 
 HELDOUT_SEED = 7
 LEASE_SECONDS = 10.0
@@ -54,11 +55,26 @@ def new_run_name(config: Config) -> str:
 
 
 async def open_run(config: Config) -> Opened:
-    """Open a new run. Raises `SetupError`, `TaskError`, `ModelError`, `BusError`: nothing is running then."""
+    """Open a new run. Whatever it raises, nothing is running then, and a folder that it made is gone again.
+
+    Raises:
+        SetupError, ConfigError, TaskError, ModelError, BusError: one line with the way out.
+    """
+    preflight(config)
     run = new_run_name(config)
     folder = run_folder(config, run)
     if (folder / "run.json").exists():
         raise SetupError(f"run.name = {run}: folder {folder} holds a run already; `gyre resume {run}`, or another name")
+    made = not folder.exists()
+    try:
+        return await _opened(config, run, folder)
+    except BaseException:
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+async def _opened(config: Config, run: str, folder: Path) -> Opened:
     folder.mkdir(parents=True, exist_ok=True)
     tasks = copy_tasks(config.tasks.train, folder / "tasks" / "train", config.run.seed)
     heldout = copy_tasks(config.tasks.heldout, folder / "tasks" / "heldout", HELDOUT_SEED)
@@ -66,10 +82,10 @@ async def open_run(config: Config) -> Opened:
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(32))
     writing = asyncio.create_task(asyncio.to_thread(initial_weights, folder, config.model.path))
-    server = None if config.bus.url else await asyncio.to_thread(start_server, folder, config.bus.durability)
-    url = server.url if server else config.bus.url
-    Note(run, url, config.bus.durability).write(folder)
+    server = None
     try:
+        server = None if config.bus.url else await asyncio.to_thread(start_server, folder, config.bus.durability)
+        url = server.url if server else config.bus.url
         started = RunStarted(
             config=config.table(),
             config_digest=config.digest(),
@@ -79,8 +95,10 @@ async def open_run(config: Config) -> Opened:
             tasks=tuple(task.name for task in tasks),
             heldout=tuple(task.name for task in heldout),
         )
+        Note(run, url, config.bus.durability).write(folder)
         await _begin(config, run, folder, url, started)
     except BaseException:
+        await asyncio.gather(writing, return_exceptions=True)
         if server:
             server.stop()
         raise

@@ -1,0 +1,38 @@
+"""What is refused before a run begins: nothing is written and nothing is started until all of this holds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gyre.config import Config
+from gyre.errors import ConfigError, Problem
+from gyre.models.load import ModelError, find_model
+from gyre.tasks.folder import load_tasks
+
+
+def preflight(config: Config) -> None:
+    """The model is there and large enough, and tasks can be used. Raises `ConfigError`, `ModelError`, `TaskError`."""
+    check_context(config)
+    for source in (config.tasks.train, config.tasks.heldout):
+        if not source.startswith("words:"):
+            load_tasks(Path(source).expanduser())
+
+
+def check_context(config: Config) -> None:
+    """One execution must fit the model. Raises `ConfigError`, `ModelError`."""
+    most = model_config(find_model(config.model.path)).get("max_position_embeddings")
+    if isinstance(most, int) and config.rollout.context_tokens > most:
+        rule = f"exceeds the context of model {config.model.path}, {most} tokens; lower it"
+        raise ConfigError("", (Problem("rollout.context_tokens", str(config.rollout.context_tokens), rule),))
+
+
+def model_config(folder: Path) -> dict[str, Any]:
+    """The model's own `config.json`. Raises `ModelError`."""
+    file = folder / "config.json"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model folder {folder}: config.json is not readable as JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"model folder {folder}: config.json must hold a JSON object")
+    return found
