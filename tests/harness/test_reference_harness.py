@@ -149,6 +149,30 @@ def test_a_long_result_loses_its_middle(server: Server, agent: Agent, say: Say, 
     assert results(server) == ["a" * 60 + "\n[910 characters left out]\n" + "z" * 30]
 
 
+def test_a_reply_without_a_tool_is_answered_as_often_as_told(server: Server, agent: Agent, say: Say) -> None:
+    server.replies = [say("I would write it."), say("Like this."), say("done")]
+    assert agent("--keep-going", "1").stdout == "Like this.\n"
+    assert [message["role"] for message in server.requests[-1]["messages"]] == ["system", "user", "assistant", "user"]
+    assert "call finish" in server.requests[-1]["messages"][-1]["content"]
+
+
+def test_who_is_asked_to_go_on_may_finish(server: Server, agent: Agent, say: Say) -> None:
+    server.replies = [say("I would write it."), say(None, ("finish", {"message": "done"}))]
+    assert agent("--keep-going", "9").stdout == "done\n"
+
+
+def test_an_example_stands_before_the_task(server: Server, agent: Agent, say: Say) -> None:
+    server.usage = 99
+    server.replies = [say(None, ("read", {"path": "a"})), say("I looked for a."), say("done")]
+    assert agent("--example", "--compact-at", "100").returncode == 0
+    first, _, after = (request["messages"] for request in server.requests)
+    roles = ["system", "user", "assistant", "tool", "assistant", "tool", "assistant", "user"]
+    assert [message["role"] for message in first] == roles
+    assert first[-1] == {"role": "user", "content": "Do the job."}
+    assert after[:-1] == first[:-1]
+    assert after[-1]["content"].endswith("I looked for a.")
+
+
 def test_a_helper_has_a_fresh_context_and_the_same_folder(
     server: Server, agent: Agent, say: Say, workspace: Path
 ) -> None:

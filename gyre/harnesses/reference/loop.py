@@ -17,11 +17,30 @@ SYSTEM = (
     "You work in a folder.\nUse the tools step by step. When the work is done, call finish or answer without a tool."
 )
 SUB_SYSTEM = "You help in a folder.\nUse the tools to do this part of the work, then answer with a short report."
+GO_ON = "Go on: use a tool, or call finish when all of the work is done."
 COMPACT = (
     "[compaction] The context is nearly full. Without using tools, summarise the work so far: what was asked, what has "
     "been done and found, and what is left to do."
 )
 SUMMARY = "\n\nSummary of the work so far:\n"
+
+
+def _written(path: str, content: str, call: str) -> "tuple[Message, Message]":
+    arguments = json.dumps({"path": path, "content": content}, separators=(",", ":"))
+    asked = {"id": call, "type": "function", "function": {"name": "write", "arguments": arguments}}
+    return (
+        {"role": "assistant", "content": None, "tool_calls": [asked]},
+        {"role": "tool", "tool_call_id": call, "content": "ok"},
+    )
+
+
+EXAMPLE: "tuple[Message, ...]" = (
+    {"role": "user", "content": "Make a file `note.txt` with the line `Good morning` and `day.txt` with `Monday`."},
+    *_written("note.txt", "Good morning", "example_0"),
+    *_written("day.txt", "Monday", "example_1"),
+    {"role": "assistant", "content": "Both files are written."},
+)
+"""A small task done with the tools: small models copy how more readily than they read it."""
 
 
 class Agent:
@@ -37,8 +56,9 @@ class Agent:
     def work(self, prompt: str, depth: int = 0) -> str:
         """Work on `prompt` to the end in a fresh context and return the final message. Raises GaveUpError."""
         tools = [*FILE_TOOLS, *([DELEGATE] if depth < self._options.depth else []), FINISH]
-        root = _root(prompt, depth)
+        root = _root(prompt, depth, EXAMPLE if self._options.example else ())
         messages = list(root)
+        nudges = self._options.keep_going
         while True:
             try:
                 answer = self._ask(messages, tools)
@@ -47,9 +67,12 @@ class Agent:
                 continue
             messages.append(answer.message)
             calls = answer.message.get("tool_calls")
-            if not calls:
+            if not calls and nudges <= 0:
                 return answer.message["content"] or ""
-            for call in calls:
+            if not calls:
+                nudges -= 1
+                messages.append({"role": "user", "content": GO_ON})
+            for call in calls or ():
                 result, final = self._use(call, depth)
                 if final:
                     return result
@@ -96,8 +119,9 @@ class Agent:
             return f"error: {error}", False
 
 
-def _root(prompt: str, depth: int) -> "list[Message]":
-    return [{"role": "system", "content": SUB_SYSTEM if depth else SYSTEM}, {"role": "user", "content": prompt}]
+def _root(prompt: str, depth: int, example: "tuple[Message, ...]") -> "list[Message]":
+    system = {"role": "system", "content": SUB_SYSTEM if depth else SYSTEM}
+    return [system, *example, {"role": "user", "content": prompt}]
 
 
 def _whole_turns(messages: "list[Message]", smallest: int) -> "list[Message]":

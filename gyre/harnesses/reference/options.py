@@ -24,6 +24,8 @@ options:
   --shell-timeout SECONDS longest run of one shell command (default 30)
   --output-limit N        most characters of a tool result that reach the model (default 8000)
   --depth N               how deep sub-agents may be nested (default 1)
+  --keep-going N          answer N replies without a tool call by asking for one, instead of ending (default 0)
+  --example               show the model a worked example first
   --stream                ask for server-sent events
   --help                  this text
 
@@ -50,6 +52,8 @@ class Options:
         self.shell_timeout = 30.0
         self.output_limit = 8000
         self.depth = 1
+        self.keep_going = 0
+        self.example = False
         self.stream = False
         self.help = False
 
