@@ -97,8 +97,8 @@ class CellAgent:
 
     async def _load_engine(self) -> None:
         desk = self._desk
-        version = desk.view.published
-        weights = weights_path(desk.place, desk.view.published_weights)
+        version, reference = desk.view.target
+        weights = weights_path(desk.place, reference)
         if desk.held.engine_version == -1:
             await self._engine.resume(weights, version)
         else:

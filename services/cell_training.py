@@ -1,6 +1,7 @@
 """A cell's part in training: join, claim, contribute, sum; and what only the core does (design §8)."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -11,10 +12,13 @@ from bus import subjects
 from bus.errors import Conflict
 from bus.log import Delivery, Expect
 from gyre.core import cell, ledger
+from gyre.engines.port import EngineUnavailable
+from gyre.engines.remote import RemoteEngine
 from gyre.errors import GyreError
 from gyre.trainers.checkpoint import locate, prune
 from gyre.trainers.port import AccumulatorSpoilt, FencedOut, MicroStepRefused, ReductionFailed, Trainer
 from schemas.refs import WeightsRef
+from schemas.roles import CellRegistered
 from schemas.training import (
     CellJoined,
     CheckpointSaved,
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CLAIM_WAIT_SECONDS = 0.3
+ENGINE_CHECK_SECONDS = 0.05
 Result = TypeVar("Result")
 
 
@@ -263,15 +268,26 @@ class Training:
             await desk.say_as_core(WeightsBroadcast(step=state.step, version=version, members=others))
 
     async def publish(self) -> None:
-        """Tell every engine which weights to serve from now on."""
+        """Say what is served from now on, once every engine has it."""
         desk = self._desk
         view = desk.view
         began = time.monotonic()
         path = weights_path(desk.place, view.weights)  # its digest is checked before anyone is told to load it
+        await asyncio.gather(*(self._has_it(each, view.ledger.version) for each in view.engines.values()))
         keep = [each for each in (view.weights, view.optimizer, view.published_weights) if each is not None]
         published = WeightsPublished(version=view.ledger.version, weights=keep[0], seconds=time.monotonic() - began)
         if await desk.say_as_core(published):
             prune(path.parents[1], keep)
+
+    async def _has_it(self, cell_there: CellRegistered, version: int) -> None:
+        """Wait until another cell's engine serves a version, or that cell is gone."""
+        index, instance = cell_there.cell, cell_there.instance
+        async with RemoteEngine(cell_there.url) as engine:
+            while index != self._desk.index and cell.serves(self._desk.view, index, instance):
+                with contextlib.suppress(EngineUnavailable):
+                    if (await engine.health()).version >= version:
+                        return
+                await asyncio.sleep(ENGINE_CHECK_SECONDS)
 
 
 def weights_path(place: Place, reference: WeightsRef | None) -> Path:

@@ -49,6 +49,8 @@ class View:
     published_weights: WeightsRef | None = None
     batch: int = 0
     """Step of the open batch; 0 before the first."""
+    engines: dict[int, CellRegistered] = field(default_factory=dict)
+    """The latest registration of each cell: instance and URL of its engine."""
     requests: dict[int, RoleTransitionRequested] = field(default_factory=dict)
     """The transition each cell still has to make."""
     stats: dict[int, tuple[ExecutionStats, ...]] = field(default_factory=dict)
@@ -61,6 +63,14 @@ class View:
         """Whether the latest update ended a burst that is not published yet."""
         done = self.ledger.version
         return done > self.published and (done % self.burst == 0 or done == self.steps)
+
+    @property
+    def target(self) -> tuple[int, WeightsRef | None]:
+        """What a rollout engine is to serve: a burst's last update as soon as it is durable.
+
+        The core says WeightsPublished once every engine has it: what is dispatched after that is sampled from it.
+        """
+        return (self.ledger.version, self.weights) if self.burst_done else (self.published, self.published_weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +119,16 @@ def _requested(view: View, event: RoleTransitionRequested) -> View:
     return replace(view, requests=view.requests | {event.cell: event})
 
 
+def _registered(view: View, event: CellRegistered) -> View:
+    return replace(_settled(view, event), engines=view.engines | {event.cell: event})
+
+
+def serves(view: View, cell: int, instance: str) -> bool:
+    """Whether this instance is cell `cell` still, and in rollout."""
+    now = view.ledger.cells.get(cell)
+    return now is not None and now.alive and now.instance == instance and not now.trains
+
+
 def _completed(view: View, event: MicroStepCompleted) -> View:
     current = event.step == view.ledger.step
     return replace(view, stats=view.stats | {event.micro_step: event.stats}) if current else view
@@ -131,11 +151,16 @@ def choose(view: View, held: Held) -> Deed:
     if me is None or me.instance != held.instance or not me.alive:
         return "wait"
     if held.cell == CORE and view.burst_done and not held.accumulated:
-        satellites = (each for key, each in view.ledger.cells.items() if key != CORE)
-        return "wait" if any(each.trains for each in satellites) else "publish"
+        return "publish" if _satellites_home(view) else "wait"
     if not me.trains:
-        return "serve" if held.engine_version not in (-1, view.published) else "wait"
+        return "serve" if held.engine_version not in (-1, view.target[0]) else "wait"
     return _training(view, held)
+
+
+def _satellites_home(view: View) -> bool:
+    """Whether no satellite trains or moves."""
+    moving = any(cell != CORE for cell in view.requests)
+    return not moving and not any(each.trains for key, each in view.ledger.cells.items() if key != CORE)
 
 
 def _training(view: View, held: Held) -> Deed:
@@ -217,7 +242,7 @@ _HANDLERS: Mapping[type[Any], Callable[[View, Any], View]] = {
     RoleTransitionCompleted: _settled,
     RoleTransitionFailed: _settled,
     CellLost: _settled,
-    CellRegistered: _settled,
+    CellRegistered: _registered,
     MicroStepCompleted: _completed,
     ReductionOpened: _opened,
 }

@@ -11,7 +11,7 @@ from functools import partial
 from gyre.core.decider import Decider, Decision
 from gyre.core.dispatch import next_dispatch, next_launch
 from gyre.core.plan import Plan
-from gyre.core.roles import CORE, next_to_return, next_to_train, request, retry_due
+from gyre.core.roles import CORE, next_to_return, next_to_train, request, retry_due, satellites_home
 from gyre.core.scheduler_state import (
     Scheduler,
     burst_done,
@@ -95,7 +95,8 @@ def _return_satellites(plan: Plan, state: Scheduler) -> Decision | None:
 
 def _end_burst(plan: Plan, state: Scheduler) -> Decision | None:
     """After the publication: whether the core stays in training, with w as it is before the next dispatch."""
-    if not burst_done(plan, state) or state.version != state.steps:
+    home = satellites_home(state.cells, plan.cells)
+    if not burst_done(plan, state) or state.version != state.steps or not home:
         return None
     event = BurstEnded(burst=state.bursts + 1, version=state.version, retained=_retained(plan, state))
     return _say(state, ("run",), event, f"burst-{event.burst}")

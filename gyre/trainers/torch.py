@@ -112,6 +112,8 @@ class TorchTrainer:
         tally = Tally(len(owners))
         for row in rows:
             self._train(row, decisions, advantages, tally)
+        if not self._accumulator().isfinite().all():  # found here, it costs one claim; found in the sum, the step
+            raise AccumulatorSpoilt("the gradient is not finite under these weights: go back to the last good version")
         self._spoilt = False
         return Finished(stats=tuple(tally.stats(index, each, decisions[index]) for each, index in owners.items()))
 

@@ -143,6 +143,17 @@ def test_weights_are_published_once_every_satellite_is_home() -> None:
     assert choose(told(*burst, home), CORE) == "publish"
 
 
+def test_weights_are_not_published_while_a_satellite_is_on_its_way_to_training() -> None:
+    burst = (*BATCH, asked(1), stepped(1), stepped(2))
+    assert choose(told(*burst), CORE) == "wait"
+
+
+def test_a_rollout_cell_takes_a_bursts_last_update_before_it_is_published() -> None:
+    assert choose(told(*BATCH, stepped(1)), SATELLITE) == "wait"
+    assert choose(told(*BATCH, stepped(1), stepped(2)), SATELLITE) == "serve"
+    assert choose(told(*BATCH, stepped(1), stepped(2)), replace(SATELLITE, engine_version=2)) == "wait"
+
+
 def test_the_batch_loss_is_the_mean_over_all_executions_of_the_mean_over_their_targets() -> None:
     def found(execution: str, targets: int, loss: float) -> ExecutionStats:
         return ExecutionStats(
