@@ -21,6 +21,8 @@ from schemas.roles import (
 )
 from schemas.runs import EvaluationScored, EvaluationStarted
 
+_OfCell = CellRegistered | CellLost | RoleTransitionRequested | RoleTransitionCompleted | RoleTransitionFailed
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -29,8 +31,10 @@ class Cell:
     instance: str
     url: str
     capacity: int
-    serving: bool
-    """Whether requests may be routed there."""
+    serving: bool = True
+    """Whether requests may be routed there; a new instance begins in rollout."""
+    returning: bool = False
+    """Whether it is on its way from training back to rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,6 @@ class Routes:
     evaluations: Mapping[str, int] = field(default_factory=dict)
     """Evaluation -> its number of episodes, while they run."""
     cells: Mapping[int, Cell] = field(default_factory=dict)
-    training: frozenset[int] = frozenset()
-    """Cells that the log says train, or are on their way there or back."""
-    returning: frozenset[int] = frozenset()
-    """Cells on their way back to rollout."""
     assigned: Mapping[str, int] = field(default_factory=dict)
     """Execution -> the cell that it sticks to."""
 
@@ -107,49 +107,41 @@ def _evaluation_scored(routes: Routes, event: EvaluationScored) -> Routes:
 
 
 def _registered(routes: Routes, event: CellRegistered) -> Routes:
-    cell = Cell(event.instance, event.url, event.capacity, serving=event.cell not in routes.training)
-    return replace(routes, cells={**routes.cells, event.cell: cell})
+    """A new instance is in rollout, whatever its predecessor did; a known one said again changes nothing."""
+    if _known(routes, event) is not None:
+        return routes
+    return replace(routes, cells={**routes.cells, event.cell: Cell(event.instance, event.url, event.capacity)})
 
 
 def _lost(routes: Routes, event: CellLost) -> Routes:
-    """A late word about an instance that was replaced changes nothing."""
-    cell = routes.cells.get(event.cell)
-    if cell is None or cell.instance != event.instance:
-        return routes
-    gone = {event.cell}
-    cells = _without(routes.cells, event.cell)
-    return replace(routes, cells=cells, training=routes.training - gone, returning=routes.returning - gone)
+    return routes if _known(routes, event) is None else replace(routes, cells=_without(routes.cells, event.cell))
 
 
 def _requested(routes: Routes, event: RoleTransitionRequested) -> Routes:
-    if event.to == "rollout":
-        return replace(routes, returning=routes.returning | {event.cell})
-    return _serve(replace(routes, training=routes.training | {event.cell}), event.cell, event.instance, serving=False)
+    return _serve(routes, event, serving=False, returning=event.to == "rollout")
 
 
 def _completed(routes: Routes, event: RoleTransitionCompleted) -> Routes:
-    if event.to == "train":
-        return replace(routes, training=routes.training | {event.cell})
-    return _back(routes, event.cell, event.instance)
+    return _serve(routes, event, serving=event.to == "rollout")
 
 
 def _failed(routes: Routes, event: RoleTransitionFailed) -> Routes:
     """It keeps its former role: it serves again unless it was on its way back from training."""
-    if event.cell in routes.returning:
-        return replace(routes, returning=routes.returning - {event.cell})
-    return _back(routes, event.cell, event.instance)
+    cell = _known(routes, event)
+    return routes if cell is None else _serve(routes, event, serving=not cell.returning)
 
 
-def _back(routes: Routes, cell: int, instance: str) -> Routes:
-    routes = replace(routes, training=routes.training - {cell}, returning=routes.returning - {cell})
-    return _serve(routes, cell, instance, serving=True)
-
-
-def _serve(routes: Routes, index: int, instance: str, *, serving: bool) -> Routes:
-    cell = routes.cells.get(index)
-    if cell is None or cell.instance != instance:
+def _serve(routes: Routes, event: _OfCell, *, serving: bool, returning: bool = False) -> Routes:
+    cell = _known(routes, event)
+    if cell is None:
         return routes
-    return replace(routes, cells={**routes.cells, index: replace(cell, serving=serving)})
+    return replace(routes, cells={**routes.cells, event.cell: replace(cell, serving=serving, returning=returning)})
+
+
+def _known(routes: Routes, event: _OfCell) -> Cell | None:
+    """The cell that an event is about; None for a word about an instance that is not the registered one."""
+    cell = routes.cells.get(event.cell)
+    return cell if cell is not None and cell.instance == event.instance else None
 
 
 def _assigned(routes: Routes, event: RouteAssigned) -> Routes:

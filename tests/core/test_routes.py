@@ -98,13 +98,27 @@ def test_a_failed_transition_leaves_the_cell_in_its_former_role() -> None:
     assert choose(given(cell(0), to("train"), at("train"), to("rollout"), FAILED), "x") is None
 
 
-def test_a_new_instance_serves_unless_the_log_says_that_the_cell_trains() -> None:
-    assert choose(given(cell(0), to("train"), cell(0, "new")), "x") is None
-    assert choose(given(cell(0), to("train"), CellLost(cell=0, instance="i0", reason="r"), cell(0, "new")), "x") == 0
+def test_a_new_instance_serves_whatever_its_predecessor_did() -> None:
+    lost = CellLost(cell=0, instance="i0", reason="r")
+    for story in ([to("train")], [to("train"), at("train")], [to("train"), at("train"), to("rollout")]):
+        assert choose(given(cell(0), *story, cell(0, "new")), "x") == 0
+        assert choose(given(cell(0), *story, lost, cell(0, "new")), "x") == 0
+
+
+def test_a_new_instance_fails_a_transition_of_its_own_and_not_of_its_predecessor() -> None:
+    fell = FAILED.model_copy(update={"instance": "new"})
+    routes = given(cell(0), to("train"), at("train"), to("rollout"), cell(0, "new"), to("train", instance="new"), fell)
+    assert choose(routes, "x") == 0
+
+
+def test_an_instance_that_registers_again_stays_where_it_is() -> None:
+    assert choose(given(cell(0), to("train"), cell(0)), "x") is None
 
 
 def test_late_words_about_a_replaced_instance_change_nothing() -> None:
     routes = given(cell(0), cell(0, "new"))
     assert evolve(routes, CellLost(cell=0, instance="i0", reason="r")) == routes
-    assert choose(evolve(routes, at("rollout")), "x") == 0
+    for late in (to("train"), at("train"), to("rollout"), at("rollout"), FAILED):
+        assert evolve(routes, late) == routes
+    assert choose(evolve(evolve(routes, to("train", instance="new")), at("rollout")), "x") is None
     assert routes.cells[0].url == "u-new"
