@@ -63,8 +63,9 @@ def evolve(routes: Routes, event: Event) -> Routes:
 def choose(routes: Routes, execution: str, avoid: AbstractSet[int] = frozenset()) -> int | None:
     """The cell for an execution's next request: where it is, else the least loaded; None while no cell serves.
 
-    Load is assigned executions per place of capacity; the lowest index wins a tie. Cells in `avoid` just failed: they
-    are taken only when there is no other.
+    Load is assigned executions per place of capacity, so that no cell is overfull while another has room; the highest
+    index wins a tie, since the core cell, 0, trains first (design §6). Cells in `avoid` just failed: they are taken
+    only when there is no other.
     """
     serving = {index: cell for index, cell in routes.cells.items() if cell.serving}
     candidates = {index: cell for index, cell in serving.items() if index not in avoid} or serving
@@ -72,7 +73,7 @@ def choose(routes: Routes, execution: str, avoid: AbstractSet[int] = frozenset()
     if held in candidates:
         return held
     counts = Counter(routes.assigned.values())
-    return min(candidates, key=lambda index: (counts[index] / candidates[index].capacity, index), default=None)
+    return min(candidates, key=lambda index: (counts[index] / candidates[index].capacity, -index), default=None)
 
 
 def _launched(routes: Routes, event: ExecutionLaunched) -> Routes:

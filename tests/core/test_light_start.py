@@ -26,7 +26,7 @@ PLAN = Plan(
 
 def test_neither_the_scheduler_nor_the_configuration_imports_torch_or_the_bus() -> None:
     code = (
-        "import sys, gyre.core.scheduler, gyre.core.routing, gyre.core.staleness, gyre.config;"
+        "import sys, gyre.core.scheduler, gyre.core.routes, gyre.core.staleness, gyre.config;"
         "print([name for name in ('torch', 'numpy', 'nats', 'bus', 'services') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -1,5 +1,10 @@
 """Where calls may go is what EV says: tokens open and close, cells come, train, return and are lost."""
 
+from collections import Counter
+
+import hypothesis
+from hypothesis import strategies as st
+
 from gyre.core.routes import Routes, choose, evolve
 from schemas.calls import RecordsSealed, RouteAssigned, RouteMoved
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
@@ -79,6 +84,33 @@ def test_an_execution_goes_to_the_least_loaded_cell_for_its_capacity_and_sticks(
     assert choose(routes, "x") == 1
     assert choose(routes, "a") == 0
     assert choose(evolve(routes, RouteMoved(execution="a", from_cell=0, to_cell=1, reason="r")), "a") == 1
+
+
+def test_between_equal_cells_calls_go_to_the_one_that_trains_last() -> None:
+    assert choose(given(cell(0), cell(1), cell(2), DISPATCHED), "x") == 2
+
+
+def test_a_leaving_cells_executions_go_on_in_descending_order() -> None:
+    names = ["x", "y"]
+    known = [DISPATCHED.model_copy(update={"execution": name}) for name in names]
+    on_core = [RouteAssigned(execution=name, cell=0) for name in names]
+    routes = given(cell(0), cell(1), cell(2), *known, *on_core, to("train"))
+    assert choose(routes, "x") == 2
+    assert choose(evolve(routes, RouteMoved(execution="x", from_cell=0, to_cell=2, reason="r")), "y") == 1
+
+
+@hypothesis.given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 24))
+def test_no_cell_is_overfull_while_another_has_room(capacities: list[int], executions: int) -> None:
+    routes = given(*(cell(index, capacity=size) for index, size in enumerate(capacities)))
+    for number in range(executions):
+        name = f"x{number}"
+        routes = evolve(routes, DISPATCHED.model_copy(update={"execution": name}))
+        index = choose(routes, name)
+        assert index is not None
+        routes = evolve(routes, RouteAssigned(execution=name, cell=index))
+    counts = Counter(routes.assigned.values())
+    over = [counts[index] - size for index, size in enumerate(capacities)]
+    assert max(over) <= 0 or min(over) >= 0
 
 
 def test_a_cell_is_avoided_only_while_there_is_another() -> None:
