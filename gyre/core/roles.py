@@ -135,6 +135,12 @@ def next_to_return(cells: Cells, count: int) -> Cell | None:
     return next((cell for cell in satellites if cell.trains and cell.free), None)
 
 
+def last_to_train(cells: Cells, count: int) -> Cell | None:
+    """The training satellite of the highest index: the first to give up its place in training."""
+    satellites = [cell for cell in cells.members if CORE < cell.index < count and cell.trains and cell.free]
+    return max(satellites, key=lambda cell: cell.index, default=None)
+
+
 def satellites_home(cells: Cells, count: int) -> bool:
     """Whether no satellite trains or moves: from then on the core may publish."""
     satellites = (cell for cell in cells.members if CORE < cell.index < count)

@@ -11,7 +11,7 @@ from functools import partial
 from gyre.core.decider import Decider, Decision
 from gyre.core.dispatch import next_dispatch, next_launch
 from gyre.core.plan import Plan
-from gyre.core.roles import CORE, next_to_return, next_to_train, request, retry_due, satellites_home
+from gyre.core.roles import CORE, last_to_train, next_to_return, next_to_train, request, retry_due, satellites_home
 from gyre.core.scheduler_state import (
     Scheduler,
     burst_done,
@@ -93,6 +93,14 @@ def _return_satellites(plan: Plan, state: Scheduler) -> Decision | None:
     return _transition(state, request(state.cells, satellite, "rollout")) if satellite else None
 
 
+def _relieve(plan: Plan, state: Scheduler) -> Decision | None:
+    """A cell died and what runs has too few engines: the last satellite to train discards its share and returns."""
+    if state.cells.moving or state.cells.capacity >= len(state.dispatch.running):
+        return None
+    satellite = last_to_train(state.cells, plan.cells)
+    return _transition(state, request(state.cells, satellite, "rollout")) if satellite else None
+
+
 def _end_burst(plan: Plan, state: Scheduler) -> Decision | None:
     """After the publication: whether the core stays in training, with w as it is before the next dispatch."""
     home = satellites_home(state.cells, plan.cells)
@@ -156,6 +164,7 @@ RULES: tuple[Callable[[Plan, Scheduler], Decision | None], ...] = (
     _dispatch,
     _launch,
     _return_satellites,
+    _relieve,
     _end_burst,
     _train,
     _count_supply,

@@ -222,6 +222,20 @@ def test_a_lost_cell_counts_nowhere_until_it_comes_back_under_a_new_instance() -
     assert back.state.cells.capacity == 8
 
 
+def test_a_satellite_gives_up_training_when_a_dead_cell_leaves_too_few_engines_for_what_runs() -> None:
+    plan = replace(PLAN, cells=3)
+    third = registered(2, "third")
+    story = scheduler(plan).given(run_started(), CORE, SATELLITE, third).settle().when(*_done(range(4))).settle()
+    story = story.when(runs.TimerFired(timer="supply-1")).then(CORE_TRAINS).when(completed(CORE_TRAINS)).settle()
+    satellite = roles.RoleTransitionRequested(transition="t2", cell=1, instance="sat", to="train")
+    story = story.when(satellite, completed(satellite))
+    running = [launched(execution) for execution in _executions(4, 4)]
+    lost = roles.CellLost(cell=2, instance="third", reason="no heartbeat")
+    back = roles.RoleTransitionRequested(transition="t3", cell=1, instance="sat", to="rollout")
+    assert back not in story.when(*running).said()
+    assert back in story.when(*running, lost).said()
+
+
 def test_a_core_that_died_in_training_trains_again_and_its_batch_is_its_supply() -> None:
     story = _core_training().when(*_done((4, 5)), assigned("g0", 1), assigned("g1", 1)).settle()
     reborn = story.when(roles.CellLost(cell=0, instance="core", reason="silent"), registered(0, "core-2"))
