@@ -59,6 +59,11 @@ def execution(run: str, service: str, execution_id: str) -> str:
     return f"{ev(run, service, 'execution', execution_id)}.*"
 
 
+def executions(run: str) -> str:
+    """Filter of what scheduler and runner say about executions: dispatched, granted, cancel, launched, terminated."""
+    return f"ev.{_token(run)}.*.execution.*.*"
+
+
 def producer(run: str, service: str) -> str:
     """Filter of all that one service says: a singleton's commits are conditional on its own last sequence."""
     return f"{ev(run, service)}.>"

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 from bus import subjects
@@ -59,7 +58,8 @@ class Runner:
         """Nothing happens before `run`."""
         self._place, self._bus, self._episodes = place, bus, episodes
         self._voice = Voice(place, bus)
-        self._orders: defaultdict[str, _Orders] = defaultdict(_Orders)
+        self._orders: dict[str, _Orders] = {}
+        """Of executions that are dispatched and not ended."""
         self._busy: dict[str, asyncio.Event] = {}
         """Executions in hand; set when one is done."""
 
@@ -77,7 +77,7 @@ class Runner:
             group.create_task(serve_queue(self._bus.queue("rollout"), most, self._handle))
 
     async def _listen(self) -> None:
-        said = self._bus.ev.read(0, f"{subjects.ev(self._place.run, 'scheduler', 'execution')}.*.*")
+        said = self._bus.ev.read(0, subjects.executions(self._place.run))
         async with contextlib.aclosing(said):
             async for stored in said:
                 self._voice.heard(stored.sequence)
@@ -85,7 +85,12 @@ class Runner:
                     self._obey(event)
 
     def _obey(self, event: Event) -> None:
-        if isinstance(event, LaunchGranted | CancellationRequested):
+        if isinstance(event, ExecutionDispatched):
+            self._orders.setdefault(event.execution, _Orders())
+        elif isinstance(event, ExecutionTerminated):
+            if orders := self._orders.pop(event.execution, None):
+                orders.due.set()  # who still waits finds its end in the log
+        elif isinstance(event, LaunchGranted | CancellationRequested) and event.execution in self._orders:
             orders = self._orders[event.execution]
             orders.due.set()
             if isinstance(event, CancellationRequested):
@@ -105,14 +110,20 @@ class Runner:
 
     async def _work(self, entry: ExecutionDispatched, causation: int) -> None:
         done = self._busy[entry.execution] = asyncio.Event()
-        orders = self._orders[entry.execution]
         try:
+            if await self._begun(entry.execution):  # delivered again: no grant is read twice, so none is waited for
+                await self._end_if_left(entry.execution)
+                return
+            orders = self._orders.setdefault(entry.execution, _Orders())
             await orders.due.wait()
             await self._execute(entry, causation, orders)
         finally:
             done.set()
             del self._busy[entry.execution]
             self._orders.pop(entry.execution, None)
+
+    async def _begun(self, execution: str) -> bool:
+        return await self._bus.ev.last(subjects.execution(self._place.run, "runner", execution)) is not None
 
     async def _execute(self, entry: ExecutionDispatched, causation: int, orders: _Orders) -> None:
         token = await self._episodes.token(entry.execution)

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
+from bus.log import BusPort
 from gyre.proxy.tokens import execution_token
 from gyre.sandboxes.orphans import marked
+from gyre.sandboxes.process import ProcessSandbox
+from gyre.tasks.folder import load_tasks
 from schemas.dispatch import CancellationRequested, ExecutionLaunched, ExecutionTerminated
 from services import runner
+from services.episode import Episodes
+from services.place import Place
 from services.workspace import restore
 
 SAID = "ev.r.runner.execution.*.*"
@@ -196,6 +201,41 @@ async def test_an_entry_that_is_delivered_again_launches_nothing_again(run: Any)
         await idle(run)
     assert event.reason == "completed"
     assert await run.count(SAID) == 2
+
+
+async def test_an_entry_that_comes_again_to_the_runner_that_ended_it_holds_nothing(run: Any) -> None:
+    run.task("job")
+    run.harness("exit 0")
+    async with run.serving(runner.serve, "runner"):
+        await run.dispatch("x0-0", "job")
+        await run.grant("x0-0")
+        await ended(run, "x0-0")
+        await idle(run)
+        state = run.broker.run("r")
+        state.queues["rollout"].offer(1, *state.ev.messages[0])
+        await idle(run)
+    assert await run.count(SAID) == 2
+
+
+async def test_a_runner_remembers_no_orders_for_executions_that_ended(run: Any) -> None:
+    await episode(run, "exit 0")
+    runners: list[runner.Runner] = []
+
+    async def serve(place: Place, bus: BusPort) -> None:
+        tasks = {task.name: task for task in load_tasks(place.folder / "tasks/train")}
+        runners.append(runner.Runner(place, bus, Episodes(place.folder, place.config, tasks, ProcessSandbox())))
+        await runners[0].run()
+
+    async with run.serving(serve, "runner"):
+        await run.dispatch("x0-1", "job")
+        await run.grant("x0-1")
+        await ended(run, "x0-1")
+        await run.say("scheduler", "execution", "x0-1", "cancel", event=CancellationRequested(execution="x0-1"))
+        await run.dispatch("x0-2", "job")
+        await run.grant("x0-2")
+        await ended(run, "x0-2")
+        await idle(run)
+        assert runners[0]._orders == {}
 
 
 async def test_what_is_no_execution_is_taken_off_the_queue(run: Any) -> None:
