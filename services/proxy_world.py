@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 
-from bus.log import BusPort
+from bus.log import BusPort, Stored
 from gyre.core.admission import seed_of
 from gyre.core.routes import Cell, Routes, choose, evolve
 from gyre.proxy.errors import Unauthorized
 from gyre.proxy.tokens import episode, execution_token, token_digest
-from schemas.envelope import Event
+from schemas.calls import RouteAssigned, RouteMoved
+from schemas.envelope import Event, Producer
 from schemas.runs import EvaluationScored, EvaluationStarted
 
 _CATCH_UP_SECONDS = 30.0
@@ -22,16 +23,18 @@ class World:
         self.routes = Routes()
         self.sequence = 0
         self._bus, self._secret, self._seed = bus, secret, seed
+        self._self = Producer(service=bus.service, instance=bus.instance)
         self._episodes: dict[str, str] = {}
         self._gone: dict[str, asyncio.Event] = {}
         self._bell = asyncio.Event()
 
     async def follow(self) -> None:
-        """Fold EV for ever."""
+        """Fold EV for ever, but for our own routes: they were folded when said, and may have changed since."""
         async with contextlib.aclosing(self._bus.ev.read(0)) as stream:
             async for stored in stream:
                 for event in stored.commit.events if stored.commit else ():
-                    self.fold(event)
+                    if not (isinstance(event, RouteAssigned | RouteMoved) and self._is_ours(stored)):
+                        self.fold(event)
                 self.sequence = stored.sequence
                 self._ring()
 
@@ -101,6 +104,9 @@ class World:
 
     def _find(self, digest: str) -> str | None:
         return self.routes.open.get(digest) or self._episodes.get(digest)
+
+    def _is_ours(self, stored: Stored) -> bool:
+        return stored.commit is not None and stored.commit.producer == self._self
 
     def _mark_gone(self) -> None:
         living = {cell.instance for cell in self.routes.cells.values()}

@@ -10,10 +10,11 @@ from gyre.proxy.errors import Unauthorized
 from gyre.proxy.roles import REFERENCE
 from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
-from schemas.calls import RecordsSealed
+from schemas.calls import RecordsSealed, RouteAssigned, RouteMoved
 from services.proxy_calls import Calls
 from services.proxy_draw import Engines
 from services.proxy_world import World
+from services.speaker import Speaker
 from tests.proxy.rig import RUN, SECRET, Rig
 
 
@@ -52,3 +53,23 @@ async def test_a_token_whose_launch_is_in_the_log_but_not_read_yet_is_waited_for
     with pytest.raises(Unauthorized):
         await world.execution("other")
     following.cancel()
+
+
+async def test_a_proxys_own_routes_are_not_set_back_by_its_log_and_anothers_are_taken_over(rig: Rig) -> None:
+    await rig.launch("x1")
+    await rig.launch("x2")
+    buses = [MemoryBus(rig.broker, RUN, "proxy", instance, rig.folder) for instance in ("ours", "other")]
+    ours, other = (World(bus, SECRET, 0) for bus in buses)
+    following = [asyncio.create_task(world.follow()) for world in (ours, other)]
+    await ours.caught_up()
+    assigned = RouteAssigned(execution="x1", cell=0)
+    moved = RouteMoved(execution="x1", from_cell=0, to_cell=1, reason="r")
+    ours.fold(assigned)
+    ours.fold(moved)
+    await Speaker(buses[0]).say("x1", assigned, 0)
+    await Speaker(buses[1]).say("x2", RouteAssigned(execution="x2", cell=0), 0)
+    await asyncio.gather(ours.caught_up(), other.caught_up())
+    assert ours.routes.assigned == {"x1": 1, "x2": 0}
+    assert other.routes.assigned == {"x1": 0}
+    for task in following:
+        task.cancel()
