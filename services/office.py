@@ -182,8 +182,13 @@ class Office(Generic[State]):
 
 
 def office_of(place: Place, bus: BusPort, mind: Mind[State], keeps_quarantine: bool = False) -> Office[State]:
-    """The office of a mind, going on where its snapshot says."""
-    projection = Projection(mind.initial, mind.evolve, snapshot_file(place.folder, place.run, mind))
+    """The office of a mind, going on where its snapshot says.
+
+    Under "laptop" durability a power cut may take back commits that a snapshot holds: the log is folded from its start.
+    """
+    durable = place.config.bus.durability == "always"
+    file = snapshot_file(place.folder, place.run, mind) if durable else None
+    projection = Projection(mind.initial, mind.evolve, file)
     return Office(place, bus, mind, projection, keeps_quarantine)
 
 

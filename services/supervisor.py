@@ -40,6 +40,9 @@ class Child:
     cell: int | None
     process: asyncio.subprocess.Process | None = None
     born: float = 0.0
+    """Monotonic seconds."""
+    born_at: int = 0
+    """UTC, ns."""
     quick_deaths: int = 0
     restarts: int = 0
 
@@ -83,6 +86,18 @@ class Supervisor:
         for child in self.children:
             _signal(child, signal.SIGKILL)
 
+    def replace(self, cell: int, lost_at: int) -> None:
+        """End a cell's process that was lost and yet lives (it hangs), so that another one is started.
+
+        A process born after the lost one's last heartbeat is another one already, which may still be importing.
+        """
+        limits = self.config.cells
+        silence = limits.lost_after_seconds + 3 * limits.heartbeat_seconds
+        for child in self.children:
+            if child.cell == cell and 0 < child.born_at < lost_at - int(silence * 1e9):
+                log.warning("%s hangs; ending it", child.name)
+                _signal(child, signal.SIGKILL)
+
     async def _keep(self, child: Child) -> None:
         while not self._stopping:
             process = await self._start(child)
@@ -113,7 +128,7 @@ class Supervisor:
         arguments = [sys.executable, "-m", "services.runtime", child.service, str(self.folder)]
         if child.cell is not None:
             arguments.append(str(child.cell))
-        child.born = time.monotonic()
+        child.born, child.born_at = time.monotonic(), time.time_ns()
         with self._log(child).open("ab") as file:
             leash = asyncio.subprocess.PIPE  # its end, when this process ends, ends the child
             child.process = await asyncio.create_subprocess_exec(

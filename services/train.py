@@ -5,7 +5,7 @@ import contextlib
 import fcntl
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from gyre.config import Config
 from gyre.core import staleness
 from gyre.core.progress import Progress, evolve
 from gyre.errors import GyreError
+from schemas.roles import CellLost
 from schemas.runs import RunStarted
 from services.display import Display
 from services.place import Note, new_instance, started
@@ -64,6 +65,7 @@ async def follow(opened: Opened) -> dict[str, Any]:
         begin = await started(bus.ev)
         config = Config.of(begin.config)
         supervisor = Supervisor(opened.folder, config, opened.server)
+        watch.lost = supervisor.replace
         await _supervise(supervisor, bus, watch)
         if supervisor.fatal:
             raise RunStopped(f"run {opened.run}: {supervisor.fatal}; logs lie in {opened.folder / 'logs'}")
@@ -88,14 +90,19 @@ class Watch:
     def __init__(self, progress: Progress) -> None:
         """Begin at this progress."""
         self.progress = progress
+        self.lost: Callable[[int, int], None] = lambda _cell, _time: None
+        """Called with each lost cell and when (UTC, ns) that was said."""
 
     async def read(self, bus: Bus) -> None:
         """Fold forever."""
         stream = bus.ev.read(0)
         async with contextlib.aclosing(stream):
             async for stored in stream:
+                time = stored.commit.time if stored.commit else 0
                 for event in stored.commit.events if stored.commit else ():
-                    self.progress = evolve(self.progress, stored.commit.time if stored.commit else 0, event)
+                    self.progress = evolve(self.progress, time, event)
+                    if isinstance(event, CellLost):
+                        self.lost(event.cell, time)
 
     def over(self) -> bool:
         """Whether nothing more will happen."""
