@@ -5,9 +5,10 @@ arrived is given that answer. When the last client of a call hangs up, its engin
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -183,7 +184,8 @@ class Calls:
         except HistoryUnrenderable as error:
             call = f"{execution}-r{key.hex()[:16]}"
             rejected = HistoryRejected(execution=execution, call=call, reason=str(error)[:500])
-            await self._speaker.say(execution, rejected, self._world.sequence)
+            with _answerable(call):
+                await self._speaker.say(execution, rejected, self._world.sequence)
             raise
         says: list[asyncio.Task[int]] = []
 
@@ -212,10 +214,12 @@ class Calls:
             cell = self._world.routes.assigned.get(execution)
             if cell is not None:
                 cancelled = RequestCancelled(execution=execution, call=plan.call, cell=cell, reason=reason)
-                await self._speaker.say(execution, cancelled, self._world.sequence)
+                with _answerable(plan.call):
+                    await self._speaker.say(execution, cancelled, self._world.sequence)
             raise Abandoned(f"call {plan.call}: cancelled, {reason}") from None
         finally:
-            await asyncio.gather(*says)
+            with _answerable(plan.call):
+                await asyncio.gather(*says)
         seconds = time.monotonic() - began
         record = seat.session.record(plan, drawn, total_seconds=seconds, delivered=job.waiters > 0)
         await self._keep(seat, record)
@@ -224,11 +228,8 @@ class Calls:
         return Finished(plan.call, message, length, node.context, node.length - node.context, drawn.cached_tokens)
 
     async def _keep(self, seat: Seat, record: ModelCallRecorded) -> None:
-        try:
+        with _answerable(record.call):
             sequence = await self._speaker.record(record, self._world.sequence)
-        except StreamFull as error:
-            _LOG.error("call %s: %s", record.call, error)
-            raise EngineTrouble(f"call {record.call}: cannot be recorded, the log is full") from error
         seat.session.add(record)
         seat.records.append((sequence, record_digest(record)))
         seat.unconfirmed.add(record.call)
@@ -265,3 +266,18 @@ class Calls:
 
 async def _at_once(found: Finished) -> Finished:
     return found
+
+
+@contextlib.contextmanager
+def _answerable(call: str) -> Iterator[None]:
+    """A log or a disk that takes no more is told to the client: a stream that breaks off may pass for an answer."""
+    try:
+        yield
+    except (StreamFull, OSError) as error:
+        _LOG.error("call %s: %s", call, error)
+        why = (
+            "the log is full"
+            if isinstance(error, StreamFull)
+            else f"the run folder fails: {error.strerror or type(error).__name__}"
+        )
+        raise EngineTrouble(f"call {call}: cannot be recorded, {why}") from error
