@@ -15,7 +15,10 @@ from services.cli_errors import Errors, fail
 
 app = typer.Typer(
     name="gyre",
-    help="Train LLM agents by online reinforcement learning; every fact is an event on NATS JetStream.",
+    help="""Train LLM agents by online reinforcement learning; every fact is an event on NATS JetStream.
+
+    Example: gyre demo --steps 3
+    """,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

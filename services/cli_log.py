@@ -24,7 +24,13 @@ Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs."
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, one object a line.")]
 SHOWN = 160
 
-app = typer.Typer(help="A run's log: follow it, read it, carry it elsewhere.", no_args_is_help=True)
+app = typer.Typer(
+    help="""A run's log: follow it, read it, carry it elsewhere.
+
+    Example: gyre log tail run-1129-183000-ab12
+    """,
+    no_args_is_help=True,
+)
 
 
 @app.command()

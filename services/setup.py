@@ -27,6 +27,8 @@ from services.preflight import preflight
 HELDOUT_SEED = 7
 LEASE_SECONDS = 10.0
 """How long a killed worker's entries wait for another one; claims lie in the log, so a lease too short costs little."""
+OPEN_SECONDS = 20.0
+"""Patience with a server that does not answer, before there is a run that could wait for it."""
 
 
 class SetupError(GyreError):
@@ -146,7 +148,9 @@ async def _begin(config: Config, run: str, folder: Path, url: str, started: RunS
     limits = Limits(ev_bytes=most, call_bytes=most, ack_wait_seconds=LEASE_SECONDS)
     instance = new_instance("control")
     sync = config.bus.durability
-    bus = await Bus.connect(url, run, "control", instance, folder, create=True, sync=sync, limits=limits)
+    bus = await Bus.connect(
+        url, run, "control", instance, folder, create=True, sync=sync, limits=limits, patience_seconds=OPEN_SECONDS
+    )
     try:
         place = Place("control", instance, run, folder, url, config)
         commit = place.commit((started,), as_of=0, correlation=run)

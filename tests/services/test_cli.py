@@ -1,0 +1,143 @@
+"""The command line: what people can mend is one line and an exit code, and a refused start leaves nothing behind."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from services.cli import app
+
+Gyre = Callable[..., Result]
+COMMANDS = (
+    "train", "demo", "resume", "serve", "runs", "status", "replay", "tree", "check", "eval",
+    "log", "log tail", "log show", "log export", "log import", "log stats",
+)  # fmt: skip
+
+
+@pytest.fixture
+def gyre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gyre:
+    """Run a command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+
+
+def refusal(result: Result, code: int = 1) -> str:
+    """The one line of a refused command."""
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    line = result.stderr.rstrip("\n")
+    assert "\n" not in line
+    assert "Traceback" not in line
+    return line
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_comes_with_an_example(gyre: Gyre, command: str) -> None:
+    result = gyre(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert f"Example: gyre {command}".strip() in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = [\n", "not readable as TOML"),
+        ("[run]\nstepz = 1\n", "run.stepz = 1: unknown key; did you mean run.steps?"),
+        ("[admission]\nj_max = 0\n", "admission.j_max = 0"),
+        ("[schedule]\nrho_min = 0\n", "schedule.rho_min = 0"),
+        ("[schedule]\nrho_min = 1.5\n", "schedule.rho_min = 1.5"),
+        ("[cells]\ncount = 0\n", "cells.count = 0"),
+        ("[rollout]\ncontext_tokens = 4096\n[packing]\nrow_tokens = 4096\n", "exceeds the context of model nano"),
+        ('[model]\npath = "nowhere"\n', "model = 'nowhere': unknown"),
+        ('[tasks]\ntrain = "bare"\n', "tests/test.sh is missing"),
+        ('[tasks]\nheldout = "absent"\n', "no such folder of tasks"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_configuration_that_cannot_be_kept_is_refused_before_anything_is_written(
+    gyre: Gyre, tmp_path: Path, command: str, text: str, words: str
+) -> None:
+    bare = tmp_path / "bare" / "a-task"
+    bare.mkdir(parents=True)
+    (bare / "task.toml").write_text('version = "1.0"\n')
+    (bare / "instruction.md").write_text("Do it.\n")
+    (tmp_path / "run.toml").write_text(text)
+    assert words in refusal(gyre(command, "run.toml"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bare", "run.toml"]
+
+
+@pytest.mark.parametrize("override", ["nonsense", "=1", "run.steps=", "run.steps=many", "run=3", "a..b=1"])
+def test_an_override_that_says_nothing_is_refused(gyre: Gyre, tmp_path: Path, override: str) -> None:
+    refusal(gyre("train", "/dev/null", "--set", override))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_that_fails_takes_its_folder_along(gyre: Gyre, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (model / name).write_text("{}")
+    (model / "model.safetensors").write_bytes(b"damaged")
+    line = refusal(gyre("train", "/dev/null", "--set", f"model.path={model}", "--set", "tasks.train=words:2:train"))
+    assert str(model) in line
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status", "nobody"),
+        ("replay", "nobody"),
+        ("replay", "nobody", "--verify"),
+        ("tree", "nobody", "x0-0"),
+        ("resume", "nobody"),
+        ("eval", "nobody"),
+        ("log", "tail", "nobody"),
+        ("log", "show", "nobody", "1"),
+        ("log", "stats", "nobody"),
+        ("log", "export", "nobody", "out.jsonl.zst"),
+        ("log", "import", "nobody.jsonl.zst"),
+    ],
+    ids=" ".join,
+)
+def test_a_run_that_is_not_there_is_one_line(gyre: Gyre, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    assert "nobody" in refusal(gyre(*arguments))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [("replay",), ("log", "import"), ("log", "stats"), ("status",)], ids=" ".join)
+def test_a_damaged_archive_is_one_line(gyre: Gyre, tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "bad.jsonl.zst").write_bytes(b"no archive at all")
+    assert "bad.jsonl.zst" in refusal(gyre(*command, "bad.jsonl.zst"))
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.jsonl.zst"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("replay", "r", "--state", "mood"), "one of progress, scheduler"),
+        (("serve", "waiter", "--folder", "r"), "no such service"),
+        (("serve", "cell", "--folder", "r"), "give --cell"),
+    ],
+)
+def test_wrong_words_are_wrong_usage(gyre: Gyre, arguments: tuple[str, ...], words: str) -> None:
+    assert words in refusal(gyre(*arguments), code=2)
+
+
+def test_no_runs_are_no_error(gyre: Gyre) -> None:
+    assert json.loads(gyre("runs", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["runs"], 0), (["status", "nobody"], 1), (["train"], 2), (["fly"], 2), (["--fly"], 2)]
+)
+def test_the_process_ends_with_the_exit_code_of_its_kind(tmp_path: Path, arguments: list[str], code: int) -> None:
+    command = [sys.executable, "-m", "services.cli", *arguments]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == code
+    assert "Traceback" not in ended.stderr
