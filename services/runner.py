@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from bus import subjects
 from bus.errors import Conflict
 from bus.log import BusPort, Delivery, Expect, Stored
+from gyre.config import Config
 from gyre.proxy.tokens import token_digest
 from gyre.sandboxes.orphans import kill_leftovers
 from gyre.sandboxes.process import ProcessSandbox
@@ -51,6 +52,17 @@ async def serve(place: Place, bus: BusPort) -> None:
     await Runner(place, bus, Episodes(place.folder, place.config, tasks, ProcessSandbox())).run()
 
 
+def most_open(config: Config) -> int:
+    """Entries to hold at once: all that can be dispatched and not ended, so that none is kept out by later ones.
+
+    The scheduler grants the oldest first. With fewer, a runner that starts while a dead one's entries are still
+    leased would fill up with later ones, which get no grant before those. An entry that waits costs a task.
+    """
+    schedule, cells = config.schedule, config.cells
+    groups = round((schedule.phi + 2 * schedule.mu) * schedule.groups)
+    return groups * schedule.executions + cells.count * cells.concurrency
+
+
 class Runner:
     """One runner at work."""
 
@@ -70,10 +82,9 @@ class Runner:
             await self._serve()
 
     async def _serve(self) -> None:
-        cells = self._place.config.cells
+        most = most_open(self._place.config)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen())
-            most = cells.count * cells.concurrency * 2  # all that may be granted at once, and as many that wait
             group.create_task(serve_queue(self._bus.queue("rollout"), most, self._handle))
 
     async def _listen(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bus.log import BusPort
+from gyre.config import Config
 from gyre.proxy.tokens import execution_token
 from gyre.sandboxes.orphans import marked
 from gyre.sandboxes.process import ProcessSandbox
@@ -17,6 +18,7 @@ from services import runner
 from services.episode import Episodes
 from services.place import Place
 from services.workspace import restore
+from tests.services.work.conftest import until
 
 SAID = "ev.r.runner.execution.*.*"
 FORK = "setsid sleep 300 & sleep 300 & echo forked"
@@ -215,6 +217,34 @@ async def test_an_entry_that_comes_again_to_the_runner_that_ended_it_holds_nothi
         state.queues["rollout"].offer(1, *state.ev.messages[0])
         await idle(run)
     assert await run.count(SAID) == 2
+
+
+async def test_a_dead_runners_entries_are_not_kept_out_by_later_ones(run: Any) -> None:
+    run.task("job")
+    run.harness("exit 0")
+    run.configure(cells={"count": 1, "concurrency": 1})
+    names = [f"x0-{index}" for index in range(8)]
+    for name in names:
+        await run.dispatch(name, "job")
+    dead = await run.bus.queue("rollout").pull(2, 10)
+    async with run.serving(runner.serve, "runner"):
+        await until(lambda: held(run) >= 4)
+        for delivery in dead:
+            await delivery.nak()  # as the end of its lease would
+        for name in names:
+            await run.grant(name)
+            assert (await ended(run, name)).reason == "completed"
+        await idle(run)
+
+
+def held(run: Any) -> int:
+    """Entries of the queue that somebody holds."""
+    return sum(entry.attempts > 0 for entry in run.broker.run("r").queues["rollout"]._entries)
+
+
+def test_a_runner_can_hold_all_that_may_be_open() -> None:
+    config = Config.of({"schedule": {"groups": 4, "executions": 8, "phi": 0.5, "mu": 2}, "cells": {"count": 2}})
+    assert runner.most_open(config) == (2 + 16) * 8 + 2 * 16
 
 
 async def test_a_runner_remembers_no_orders_for_executions_that_ended(run: Any) -> None:
