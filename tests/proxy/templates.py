@@ -6,7 +6,7 @@ from gyre.models.load import NANO
 from gyre.proxy.chat_model import ChatModel
 from gyre.proxy.session import Drawn, Plan
 from gyre.proxy.template import Template
-from schemas.calls import VersionSpan
+from schemas.calls import Finish, VersionSpan
 
 CHATML = """\
 {%- for message in messages %}{% if loop.first and message['role'] != 'system' %}<|im_start|>system
@@ -58,5 +58,5 @@ def drawn(template: Template, plan: Plan, text: str, *, stopped: bool = True) ->
     """An answer with this text, as an engine would give it."""
     ids = (*template.model.encode(text), *(template.model.stop_token_ids[:1] if stopped else ()))
     spans = (VersionSpan(version=3, tokens=len(ids)),) if ids else ()
-    finish = "stop" if stopped else "length"
+    finish: Finish = "stop" if stopped else "length"
     return Drawn(ids, tuple(-0.5 - i / 8 for i in range(len(ids))), spans, finish, (0,), 0, 0.0, 0.0)

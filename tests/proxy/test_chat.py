@@ -12,7 +12,7 @@ from gyre.proxy.normalise import Message, ToolCall
 from gyre.proxy.roles import GENERIC, REFERENCE
 from tests.proxy.rig import assembled, events
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 CALLS = st.lists(st.builds(ToolCall, st.just("call_1"), TEXT, TEXT), max_size=3)
 
 

@@ -124,7 +124,7 @@ def test_roles_follow_the_reference_harness() -> None:
 
 def test_without_marks_another_system_prompt_is_a_sub_agent_and_a_call_without_tools_beside_the_work() -> None:
     live = Session("x1", 7, TEMPLATE, LIMITS, GENERIC)
-    tools = ({"type": "function", "function": {"name": "write"}},)
+    tools: tuple[dict[str, object], ...] = ({"type": "function", "function": {"name": "write"}},)
 
     def ask(messages: tuple[Message, ...], offered: tuple[dict[str, object], ...]) -> tuple[str, str]:
         plan = live.plan(Asked(messages, offered, None))

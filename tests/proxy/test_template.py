@@ -1,6 +1,7 @@
 """Increments equal what the whole rendering adds, for templates with very different habits."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from gyre.proxy.template import GENERATE, Template
 from tests.proxy.templates import CHATML, COUNTING, MERGING, nano, with_template
 
 CALL = ToolCall("call_1", "write", '{"path":"a.txt","content":"x"}')
-TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 TEMPLATE = nano()
 
 
@@ -107,7 +108,7 @@ def test_rendering_equals_that_of_transformers() -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(NANO)
     ours = ChatModel.load(NANO)
     calls = [{"id": "c", "type": "function", "function": {"name": "write", "arguments": {"path": "é<&>'\"", "n": [1]}}}]
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "a\nb"},
         {"role": "user", "content": " x <b> "},
         {"role": "assistant", "content": "", "tool_calls": calls},
