@@ -10,7 +10,7 @@ CellRole = Literal["rollout", "train"]
 
 
 class CellRegistered(Model):
-    """Said by `cell`: this instance now is cell c; it starts in rollout unless the log says that it trains."""
+    """Said by `cell`: this instance now is cell c, in rollout until the log says that it trains."""
 
     type: Literal["CellRegistered"] = "CellRegistered"
     v: Literal[1] = 1
