@@ -1,4 +1,4 @@
-"""The tasks in examples/tasks can be solved, and are not solved by doing nothing."""
+"""The tasks in examples can be solved, and are not solved by doing nothing."""
 
 import shutil
 from collections.abc import Callable
@@ -8,7 +8,8 @@ import pytest
 
 from gyre.tasks.folder import Task, load_tasks
 
-TASKS = load_tasks(Path(__file__).parents[2] / "examples" / "tasks")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TASKS = (*load_tasks(EXAMPLES / "tasks"), *load_tasks(EXAMPLES / "first-tasks"))
 Work = Callable[[Task, Path], None]
 Graded = Callable[[Task, Work], float]
 
@@ -28,9 +29,16 @@ def half_summed(_task: Task, workspace: Path) -> None:
     (workspace / "total.txt").write_text("units=25\n")
 
 
+def half_written(_task: Task, workspace: Path) -> None:
+    """An agent that writes one file of three right and another one wrong."""
+    (workspace / "red.txt").write_text("apple\n")
+    (workspace / "blue.txt").write_text("sea\n")
+
+
 def test_there_are_at_least_24_tasks_of_three_difficulties() -> None:
-    assert len(TASKS) >= 24
-    assert {task.difficulty for task in TASKS} == {"easy", "medium", "hard"}
+    tasks = load_tasks(EXAMPLES / "tasks")
+    assert len(tasks) >= 24
+    assert {task.difficulty for task in tasks} == {"easy", "medium", "hard"}
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
@@ -51,3 +59,8 @@ def test_an_emptied_workspace_is_graded_zero_and_not_an_error(task: Task, graded
 def test_part_of_the_work_earns_part_of_the_reward(graded: Graded) -> None:
     task = next(task for task in TASKS if task.name == "csv-sum")
     assert graded(task, half_summed) == 0.5
+
+
+def test_each_file_of_a_first_task_counts(graded: Graded) -> None:
+    task = next(task for task in TASKS if task.name == "three-colours")
+    assert graded(task, half_written) == 0.4

@@ -1,0 +1,5 @@
+#!/bin/sh
+set -e
+echo bread >breakfast.txt
+echo soup >lunch.txt
+echo rice >dinner.txt
