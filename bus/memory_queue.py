@@ -45,7 +45,7 @@ class QueueState:
         """Begin empty."""
         self.name = name
         self._filter = streams.sources(run, name)[0]
-        self._leases, self._most = limits.backoff(), limits.max_deliver
+        self._leases, self._most = limits.backoff(name), limits.deliveries(name)
         self._entries: list[Entry] = []
         self._bell = Bell()
 

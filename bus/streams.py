@@ -19,6 +19,10 @@ WORKER = "w"
 
 ADVISORIES = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>"
 QUEUES: tuple[QueueName, ...] = ("rollout", "eval", "step")
+UNLIMITED = 1_000_000_000
+"""Deliveries that are never used up, at ten a second for three years."""
+
+_MOST_DELIVERIES: dict[QueueName, int] = {"rollout": UNLIMITED, "eval": 8, "step": UNLIMITED}
 _STORAGE_SHORT = (10023, 10047)
 
 
@@ -32,14 +36,22 @@ class Limits:
     """CALL refuses beyond this."""
     ack_wait_seconds: float = 30.0
     """Lease of a work item; it doubles with each delivery, five times at most."""
-    max_deliver: int = 8
-    """Deliveries of a work item before it is parked."""
+    max_deliver: int | None = None
+    """Deliveries of a work item before it is parked; None: each queue's own number.
+
+    An assessment may kill whoever makes it, so its item is parked after 8; its execution is then left out. What is
+    dispatched or enqueued must come back until the log says its end, however many workers died or gave it back.
+    """
     duplicate_window_seconds: float = 600.0
     """A commit sent again within this time is stored once."""
 
-    def backoff(self) -> list[float]:
+    def deliveries(self, queue: QueueName) -> int:
+        """Deliveries of an item of this queue before it is parked."""
+        return _MOST_DELIVERIES[queue] if self.max_deliver is None else self.max_deliver
+
+    def backoff(self, queue: QueueName) -> list[float]:
         """Lease of the first, second, ... delivery, seconds; the last one holds for all that follow."""
-        steps = min(5, self.max_deliver - 1)
+        steps = min(5, self.deliveries(queue) - 1)
         return [self.ack_wait_seconds * 2**step for step in range(max(1, steps))]
 
 
@@ -80,7 +92,9 @@ async def provision(link: Link, run: str, limits: Limits) -> None:
     for queue in QUEUES:
         stream = queue_stream(run, queue)
         await _stream(link, _queue(run, queue))
-        await _settle(link, f"CONSUMER.CREATE.{stream}.{WORKER}", {"stream_name": stream, "config": _worker(limits)})
+        await _settle(
+            link, f"CONSUMER.CREATE.{stream}.{WORKER}", {"stream_name": stream, "config": _worker(queue, limits)}
+        )
 
 
 async def _stream(link: Link, config: api.StreamConfig) -> None:
@@ -138,13 +152,13 @@ def _advisories(run: str) -> api.StreamConfig:
     )
 
 
-def _worker(limits: Limits) -> dict[str, Any]:
+def _worker(queue: QueueName, limits: Limits) -> dict[str, Any]:
     config = api.ConsumerConfig(
         durable_name=WORKER,
         ack_policy=api.AckPolicy.EXPLICIT,
         ack_wait=limits.ack_wait_seconds,
-        max_deliver=limits.max_deliver,
-        backoff=limits.backoff() if limits.max_deliver > 1 else None,
+        max_deliver=limits.deliveries(queue),
+        backoff=limits.backoff(queue) if limits.deliveries(queue) > 1 else None,
         max_ack_pending=10_000,
     )
     return config.as_dict()

@@ -2,17 +2,19 @@
 
 The log counts the attempts: an assessment that found no score is recorded and tried again on the same state, until
 one is valid or the attempts or their time are used up. Unresolved is not zero: such an execution is left out.
+So is one whose entry the queue parked, because whoever took it up died of it each time.
 """
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from bus.blobs import BlobError
 from bus.errors import Conflict
-from bus.log import BusPort, Delivery, Expect
+from bus.log import BusPort, Delivery, Expect, Parked, Stored
 from gyre.evaluators.port import Evaluator, Verdict
 from gyre.sandboxes.process import ProcessSandbox
 from gyre.tasks.folder import Task, load_tasks
@@ -22,19 +24,24 @@ from schemas.refs import StateRef
 from schemas.rewards import AssessmentRecorded, RewardAssigned, RewardUnresolved
 from services import workspace
 from services.grading import evaluator_in
-from services.leases import serve_queue
+from services.leases import one_error, serve_queue
 from services.place import Place
 from services.voice import Voice
 
+LOG = logging.getLogger(__name__)
+
 _AT_A_TIME = 4
-_MOST_DELIVERIES = 7  # one fewer than the queue allows: an entry that it parks would never be resolved
+_MOST_DELIVERIES = 7  # one fewer than the queue allows: what was found is a better reason than that it was parked
 
 
 async def serve(place: Place, bus: BusPort) -> None:
     """Run until cancelled."""
     tasks = {task.name: task for task in load_tasks(place.folder / "tasks/train")}
     grader = Grader(place, bus, tasks, evaluator_in(ProcessSandbox()))
-    await serve_queue(bus.queue("eval"), _AT_A_TIME, grader.handle)
+    with one_error():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve_queue(bus.queue("eval"), _AT_A_TIME, grader.handle))
+            group.create_task(grader.clear_parked())
 
 
 class Grader:
@@ -47,7 +54,7 @@ class Grader:
 
     async def handle(self, delivery: Delivery) -> None:
         """One entry of the queue: one assessment, or none when all is said."""
-        terminated = _entry(delivery)
+        terminated = _entry(delivery.stored)
         if terminated is None:
             await delivery.term(f"not an ended execution: {delivery.stored.reason or delivery.stored.subject}")
             return
@@ -66,6 +73,39 @@ class Grader:
             await delivery.nak(self._place.config.reward.backoff_seconds * 2 ** len(earlier))
         else:
             await delivery.ack()
+
+    async def clear_parked(self) -> None:
+        """What the queues gave up: an assessment becomes an unresolved reward; anything else is an error to look at."""
+        parking = self._bus.parked()
+        async with contextlib.aclosing(parking):
+            async for parked in parking:
+                LOG.error(
+                    "%s: parked in queue %s after %d deliveries", parked.stored.subject, parked.queue, parked.attempts
+                )
+                if parked.queue == "eval":
+                    await self._give_up(parked)
+
+    async def _give_up(self, parked: Parked) -> None:
+        terminated = _entry(parked.stored)
+        if terminated is not None:
+            self._voice.heard(parked.stored.sequence)
+            while not await self._unresolved(terminated, parked):
+                pass  # somebody spoke in between: look again at what was said
+        await parked.remove()
+
+    async def _unresolved(self, terminated: ExecutionTerminated, parked: Parked) -> bool:
+        """Whether the reward is settled now."""
+        after, earlier, settled = await self._history(terminated.execution)
+        if settled:
+            return True
+        reason = f"given up after {parked.attempts} deliveries that nobody lived to settle"
+        unresolved = RewardUnresolved(
+            execution=terminated.execution, group=terminated.group, attempts=len(earlier), reason=reason
+        )
+        with contextlib.suppress(Conflict):
+            await self._say(terminated.execution, (unresolved,), parked.stored.sequence, after)
+            return True
+        return False
 
     async def _history(self, execution: str) -> tuple[int, tuple[AssessmentRecorded, ...], bool]:
         """Last sequence, the assessments so far, and whether the reward is settled."""
@@ -151,6 +191,6 @@ class Grader:
         await self._voice.say(("execution", execution), events, execution, causation, expect)
 
 
-def _entry(delivery: Delivery) -> ExecutionTerminated | None:
-    events = delivery.stored.commit.events if delivery.stored.commit else ()
+def _entry(stored: Stored) -> ExecutionTerminated | None:
+    events = stored.commit.events if stored.commit else ()
     return next((event for event in events if isinstance(event, ExecutionTerminated)), None)

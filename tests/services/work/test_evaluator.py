@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from bus.log import QueueName
+from bus.memory import MemoryBus
+from bus.streams import Limits
 from gyre.evaluators.command import verdict
 from schemas.dispatch import ExecutionTerminated
 from schemas.refs import StateRef
 from schemas.rewards import AssessmentRecorded, RewardAssigned, RewardUnresolved
 from services import evaluator
 from services.workspace import preserve
+from tests.services.work.conftest import until
 
 SAID = "ev.r.evaluator.execution.x0-0"
 
@@ -127,6 +131,58 @@ async def test_an_entry_that_is_delivered_again_is_scored_once(run: Any) -> None
         1, "ev.r.runner.execution.x0-0.terminated", run.broker.run("r").ev.messages[0][1]
     )
     assert await judged(run) == before
+
+
+async def park(run: Any, queue: QueueName) -> int:
+    """Take an entry up until the queue gives it up; how often that was."""
+    taken = 0
+    while found := await run.bus.queue(queue).pull(1, 0):
+        await found[0].nak()
+        taken += 1
+    return taken
+
+
+async def test_an_entry_that_nobody_lived_to_settle_is_unresolved_and_off_the_queue(run: Any) -> None:
+    run.task("job")
+    await end(run, kept(run))
+    assert await park(run, "eval") == 8
+    ((unresolved,),) = await judged(run)
+    assert isinstance(unresolved, RewardUnresolved)
+    assert (unresolved.group, unresolved.attempts, "8 deliveries" in unresolved.reason) == ("g0", 0, True)
+
+
+async def test_a_parked_entry_keeps_the_reward_that_was_said(run: Any) -> None:
+    await end(run, None)
+    said = RewardAssigned(execution="x0-0", group="g0", reward=0.5)
+    await run.say("evaluator", "execution", "x0-0", event=said)
+    await park(run, "eval")
+    assert await judged(run) == [(said,)]
+
+
+async def test_what_another_queue_parked_is_an_error_that_names_it(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    limits = Limits(max_deliver=2)
+    run.broker.provision("strict", limits)
+    bus = await MemoryBus.connect(run.broker, "strict", "evaluator", "one", run.folder)
+    subject = "ev.strict.scheduler.execution.x0-0.dispatched"
+    run.broker.store("strict", subject, b"no commit")
+    for _ in range(limits.deliveries("rollout")):
+        await (await bus.queue("rollout").pull(1, 0))[0].nak()
+    task = asyncio.ensure_future(evaluator.serve(run.place("evaluator"), bus))
+    await until(lambda: bool(caplog.records))
+    task.cancel()
+    await asyncio.wait([task])
+    assert f"{subject}: parked in queue rollout after 2 deliveries" in caplog.text
+    assert run.broker.run("strict").queues["rollout"].poison()
+
+
+async def test_what_is_dispatched_or_enqueued_comes_back_however_often_it_was_given_back(run: Any) -> None:
+    await run.dispatch("x0-0", "job")
+    run.broker.store("r", "ev.r.packer.step.0.0", b"no commit")
+    for queue in ("rollout", "step"):
+        for attempt in range(1, 101):
+            (delivery,) = await run.bus.queue(queue).pull(1, 0)
+            assert delivery.attempts == attempt
+            await delivery.nak()
 
 
 @pytest.mark.parametrize("written", ["", "1.5", "-0.1", "nan", "inf", "good", "0.5 0.6"])
