@@ -38,13 +38,14 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 @contextmanager
 def process(service: str, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    started = subprocess.Popen([sys.executable, "-m", "services.runtime", service, str(folder)])
-    try:
-        yield started
-    finally:
-        with suppress(ProcessLookupError):
-            started.terminate()
-        assert started.wait(20) in (0, -9)
+    command = [sys.executable, "-m", "services.runtime", service, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as started:  # its leash: held until it has ended
+        try:
+            yield started
+        finally:
+            with suppress(ProcessLookupError):
+                started.terminate()
+            assert started.wait(20) in (0, -9)
 
 
 async def heard(bus: Bus, filter_: str, count: int) -> list[Event]:
