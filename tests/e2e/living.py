@@ -29,7 +29,7 @@ folder = "{folder}"
 train = "words:16:train"
 heldout = "words:16:heldout"
 [schedule]
-groups = 2
+groups = {groups}
 executions = 4
 phi = 0.5
 mu = 2
@@ -54,10 +54,10 @@ episodes = 0
 """
 
 
-def write_config(folder: Path, steps: int = 4) -> Path:
-    """A small run: nano, B = 2, N = 4, phi = 0.5, mu = 2, K = 2."""
+def write_config(folder: Path, steps: int = 4, groups: int = 2) -> Path:
+    """A small run: nano, N = 4, phi = 0.5, mu = 2, K = 2."""
     path = folder / "small.toml"
-    path.write_text(CONFIG.format(folder=folder / "runs", steps=steps))
+    path.write_text(CONFIG.format(folder=folder / "runs", steps=steps, groups=groups))
     return path
 
 
@@ -109,9 +109,9 @@ class Command:
 
 
 @asynccontextmanager
-async def opened_run(folder: Path, steps: int = 4) -> AsyncGenerator[tuple[Opened, Bus]]:
+async def opened_run(folder: Path, steps: int = 4, groups: int = 2) -> AsyncGenerator[tuple[Opened, Bus]]:
     """A run that is ready for `gyre resume`, and an ear on its log; its server is ended afterwards."""
-    opened = await open_run(Config.load(write_config(folder, steps)))
+    opened = await open_run(Config.load(write_config(folder, steps, groups)))
     bus = await Bus.connect(opened.url, opened.run, "reader", new_instance("reader"), opened.folder)
     try:
         yield opened, bus

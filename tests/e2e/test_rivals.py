@@ -1,7 +1,10 @@
 """A second scheduler on one run, and a power cut: the log has one leader, and nothing acknowledged is missing."""
 
 import asyncio
+import os
 import shutil
+import signal
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from bus.log import Stored
 from bus.server import NatsServer
 from schemas.dispatch import ExecutionLaunched, ExecutionTerminated
 from schemas.envelope import Event
+from schemas.roles import CellLost, CellRegistered
 from schemas.runs import OfficeTaken
 from schemas.training import MicroStepClaimed
 from services.place import new_instance
@@ -23,7 +27,7 @@ pytestmark = pytest.mark.timeout(300)
 CUTS = (ExecutionLaunched, ExecutionTerminated, MicroStepClaimed)
 
 
-async def test_one_of_two_schedulers_stops_and_says_why(tmp_path: Path) -> None:
+async def test_one_of_two_schedulers_stops_and_the_other_leads_on(tmp_path: Path) -> None:
     async with opened_run(tmp_path, steps=1) as (opened, bus), listening(bus) as log:
         train = await Command.start("resume", opened.run, "--runs", opened.folder.parent, "--json")
         await heard(log, _led)
@@ -33,6 +37,7 @@ async def test_one_of_two_schedulers_stops_and_says_why(tmp_path: Path) -> None:
         try:
             await heard(log, _led)
             assert await all_gone([former], 10.0)
+            await _lose_the_core(opened.folder, log)
             result = await train.result()
             assert any("another one took its place" in line for line in train.lines)
             said = (opened.folder / "logs" / "scheduler.log").read_text().splitlines()[-1]
@@ -56,6 +61,21 @@ async def test_a_power_cut_takes_nothing_that_was_acknowledged(tmp_path: Path) -
             await asyncio.to_thread(_copy, opened.folder / "nats", copy)
             assert await _holds(copy, opened.run, tmp_path, bus, stored.sequence)
         await train.result()
+
+
+async def _lose_the_core(folder: Path, log: AsyncGenerator[Stored, None]) -> None:
+    """It stands still until it is taken for lost, and then comes again as another instance."""
+    _, event = await heard(log, lambda event: isinstance(event, CellRegistered) and event.cell == 0)
+    core = processes(folder)["cell-0"]
+    os.kill(core, signal.SIGSTOP)
+    await heard(log, lambda event: isinstance(event, CellLost) and event.cell == 0)
+    os.kill(core, signal.SIGCONT)
+    _, again = await heard(log, lambda event: isinstance(event, CellRegistered) and event.cell == 0)
+    assert isinstance(event, CellRegistered)
+    assert isinstance(again, CellRegistered)
+    assert event.instance != again.instance
+    said = (folder / "logs" / "cell-0.log").read_text()
+    assert f"{event.instance} was taken for lost" in said
 
 
 def _led(event: Event) -> bool:
