@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from types import ModuleType
 
-from bus.errors import BusError
+from bus.errors import BusError, StreamFull
 from bus.log import BusPort
 from gyre.errors import GyreError
 from services.leash import hold_leash
@@ -21,6 +21,8 @@ from services.place import Place, connect
 log = logging.getLogger("gyre")
 SERVICES = ("scheduler", "runner", "proxy", "builder", "evaluator", "admission", "packer", "examiner", "cell")
 EXIT_FAILED = 1
+EXIT_FULL = 4
+"""The log takes nothing more: starting again changes nothing."""
 EXIT_REPLACED = 3
 """Somebody else holds this office or this cell: starting it again would only take it back."""
 
@@ -67,6 +69,9 @@ def main(service: str, folder: Path, cell: int | None = None, edge: bool = False
     )
     try:
         return uvloop.run(serve(service, folder, cell, edge))
+    except StreamFull as error:
+        log.error("%s", error)  # noqa: TRY400 - one line for people
+        return EXIT_FULL
     except (GyreError, BusError) as error:
         log.error("%s", error)  # noqa: TRY400 - one line for people
         return EXIT_FAILED

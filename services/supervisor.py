@@ -14,7 +14,7 @@ from pathlib import Path
 from bus.server import NatsServer
 from gyre.config import Config
 from gyre.sandboxes.orphans import kill_leftovers
-from services.runtime import EXIT_REPLACED
+from services.runtime import EXIT_FULL, EXIT_REPLACED
 
 log = logging.getLogger("gyre")
 STOP_SECONDS = 10.0
@@ -106,6 +106,9 @@ class Supervisor:
                 return
             if code == EXIT_REPLACED:
                 log.warning("%s stopped: another one took its place (see %s)", child.name, self._log(child))
+                return
+            if code == EXIT_FULL:
+                self.fatal = self._last_line(child)
                 return
             await self._after_death(child, code)
 
