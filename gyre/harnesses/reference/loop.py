@@ -35,7 +35,10 @@ def _written(path: str, content: str, call: str) -> "tuple[Message, Message]":
 
 
 EXAMPLE: "tuple[Message, ...]" = (
-    {"role": "user", "content": "Write `Good morning` to the file `note.txt` and `Monday` to `day.txt`."},
+    {
+        "role": "user",
+        "content": "Write two files: `note.txt` with the line `Good morning`, and `day.txt` with the line `Monday`.",
+    },
     *_written("note.txt", "Good morning", "example_0"),
     *_written("day.txt", "Monday", "example_1"),
     {"role": "assistant", "content": "Both files are written."},
