@@ -106,7 +106,7 @@ def changed(config: Config, overrides: Sequence[str]) -> Config:
     """The configuration with `section.field=value` replaced. Raises `ConfigError`."""
     table = config.table()
     for section, fields in read_table(None, overrides).items():
-        table[section] = table.get(section, {}) | fields
+        table[section] = {**table.get(section, {}), **fields} if isinstance(fields, dict) else fields
     return Config.of(table)
 
 
