@@ -236,13 +236,21 @@ def test_a_measurement_said_twice_counts_once() -> None:
 
 def test_other_groups_are_queued_while_one_is_measured() -> None:
     packer = Packer().when(*training(), *group(0, LONG, ()), *group(1, SHORT, SHORT))
-    said = packer.said()
-    assert [(event.kind, event.rows[0].segments[0].execution) for event in queued(said)] == [
+    measuring = packer.said()
+    assert [(event.kind, event.rows[0].segments[0].execution) for event in queued(measuring)] == [
         ("measure", "x0-0"),
         ("measure", "x0-0"),
-        ("train", "x1-0"),
     ]
+    said = packer.when(claimed(1, 0, 0, "a")).said()
+    assert [(event.kind, event.rows[0].segments[0].execution) for event in queued(said)] == [("train", "x1-0")]
     assert "StreamClosed" not in kinds(said)
+
+
+def test_ready_groups_stay_unassigned_while_enough_is_queued() -> None:
+    """What is assigned early is no supply that a satellite could come for."""
+    packer = Packer().when(*training(), *group(0, LONG, ()), *group(1, SHORT, SHORT))
+    assert kinds(packer.said()).count("GroupAssigned") == 1
+    assert kinds(packer.when(claimed(1, 0, 0, "a")).said()).count("GroupAssigned") == 1
 
 
 def working() -> Packer:
