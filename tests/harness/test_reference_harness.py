@@ -166,7 +166,7 @@ def test_an_example_stands_before_the_task(server: Server, agent: Agent, say: Sa
     server.replies = [say(None, ("read", {"path": "a"})), say("I looked for a."), say("done")]
     assert agent("--example", "--compact-at", "100").returncode == 0
     first, _, after = (request["messages"] for request in server.requests)
-    roles = ["system", "user", "assistant", "tool", "assistant", "tool", "assistant", "user"]
+    roles = ["system", "user", *["assistant", "tool"] * 3, "assistant", "user"]
     assert [message["role"] for message in first] == roles
     assert first[-1] == {"role": "user", "content": "Do the job."}
     assert after[:-1] == first[:-1]

@@ -37,11 +37,13 @@ def _written(path: str, content: str, call: str) -> "tuple[Message, Message]":
 EXAMPLE: "tuple[Message, ...]" = (
     {
         "role": "user",
-        "content": "Write two files: `note.txt` with the line `Good morning`, and `day.txt` with the line `Monday`.",
+        "content": "Write three files: `note.txt` with the line `Good morning`, `day.txt` with the line `Monday`, and "
+        "`weather.txt` with the line `rain`.",
     },
     *_written("note.txt", "Good morning", "example_0"),
     *_written("day.txt", "Monday", "example_1"),
-    {"role": "assistant", "content": "Both files are written."},
+    *_written("weather.txt", "rain", "example_2"),
+    {"role": "assistant", "content": "All files are written."},
 )
 """A small task done with the tools: small models copy how more readily than they read it."""
 

@@ -8,9 +8,9 @@ file() {                                                    # file, its only lin
     printf '%s\n' "$2" | cmp -s - "$1" && earn 10
 }
 
-file breakfast.txt bread
-file lunch.txt soup
-file dinner.txt rice
+file one.txt first
+file two.txt second
+file three.txt third
 [ "$points" -eq 90 ] && earn 10
 
 printf '%d.%02d\n' $((points / 100)) $((points % 100)) >"$REWARD_FILE"

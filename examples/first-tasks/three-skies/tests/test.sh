@@ -8,9 +8,9 @@ file() {                                                    # file, its only lin
     printf '%s\n' "$2" | cmp -s - "$1" && earn 10
 }
 
-file kitchen.txt table
-file garden.txt bench
-file garage.txt bicycle
+file sun.txt warm
+file rain.txt wet
+file snow.txt cold
 [ "$points" -eq 90 ] && earn 10
 
 printf '%d.%02d\n' $((points / 100)) $((points % 100)) >"$REWARD_FILE"

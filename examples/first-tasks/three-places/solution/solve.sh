@@ -1,0 +1,5 @@
+#!/bin/sh
+set -e
+echo first >one.txt
+echo second >two.txt
+echo third >three.txt

@@ -1,0 +1,5 @@
+#!/bin/sh
+set -e
+echo warm >sun.txt
+echo wet >rain.txt
+echo cold >snow.txt
