@@ -62,6 +62,8 @@ class Watch:
             await asyncio.sleep(self._place.config.cells.heartbeat_seconds)
 
     def _count(self) -> None:
+        if self._office.state.phase != "running":  # cells that end with their run are not lost
+            return
         limits = self._place.config.cells
         alive = {cell.instance: cell.index for cell in self._office.state.cells.members if cell.alive}
         self._silent = {instance: self._silent.get(instance, -1) + 1 for instance in alive}

@@ -86,15 +86,14 @@ class Supervisor:
         for child in self.children:
             _signal(child, signal.SIGKILL)
 
-    def replace(self, cell: int, lost_at: int) -> None:
-        """End a cell's process that was lost and yet lives (it hangs), so that another one is started.
+    def replace(self, cell: int, registered_at: int) -> None:
+        """End the process of a lost cell if it lives yet (it hangs), so that another one is started.
 
-        A process born after the lost one's last heartbeat is another one already, which may still be importing.
+        `registered_at` (UTC, ns) tells whose loss it is: a process born later is the next one, which may still be
+        importing.
         """
-        limits = self.config.cells
-        silence = limits.lost_after_seconds + 3 * limits.heartbeat_seconds
         for child in self.children:
-            if child.cell == cell and 0 < child.born_at < lost_at - int(silence * 1e9):
+            if child.cell == cell and 0 < child.born_at <= registered_at and not self._stopping:
                 log.warning("%s hangs; ending it", child.name)
                 _signal(child, signal.SIGKILL)
 

@@ -16,7 +16,7 @@ from gyre.config import Config
 from gyre.core import staleness
 from gyre.core.progress import Progress, evolve
 from gyre.errors import GyreError
-from schemas.roles import CellLost
+from schemas.roles import CellLost, CellRegistered
 from schemas.runs import RunStarted
 from services.display import Display
 from services.place import Note, new_instance, started
@@ -91,7 +91,8 @@ class Watch:
         """Begin at this progress."""
         self.progress = progress
         self.lost: Callable[[int, int], None] = lambda _cell, _time: None
-        """Called with each lost cell and when (UTC, ns) that was said."""
+        """Called with each lost cell and when (UTC, ns) the lost instance had registered."""
+        self._registered: dict[str, int] = {}
 
     async def read(self, bus: Bus) -> None:
         """Fold forever."""
@@ -101,8 +102,10 @@ class Watch:
                 time = stored.commit.time if stored.commit else 0
                 for event in stored.commit.events if stored.commit else ():
                     self.progress = evolve(self.progress, time, event)
-                    if isinstance(event, CellLost):
-                        self.lost(event.cell, time)
+                    if isinstance(event, CellRegistered):
+                        self._registered[event.instance] = time
+                    elif isinstance(event, CellLost):
+                        self.lost(event.cell, self._registered.pop(event.instance, 0))
 
     def over(self) -> bool:
         """Whether nothing more will happen."""
