@@ -80,8 +80,20 @@ def _led(event: Event) -> bool:
 
 
 def _copy(store: Path, target: Path) -> None:
-    """What the disk holds at this moment, more or less: the server goes on writing meanwhile."""
-    shutil.copytree(store, target, ignore=lambda *_: ("lock", "server.json"), ignore_dangling_symlinks=True)
+    """What the disk holds at this moment, more or less: the server goes on writing meanwhile.
+
+    A cut is one moment, a copy is not: temporary files that are renamed and queue blocks that are emptied may be gone
+    when their turn comes. A message block of EV or CALL is never taken away, so one that is missing is an error.
+    """
+    for folder, _, files in os.walk(store):
+        place = target / Path(folder).relative_to(store)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in set(files) - {"lock", "server.json"}:
+            try:
+                shutil.copy2(Path(folder) / name, place / name)
+            except FileNotFoundError:
+                truth = "/streams/EV_" in folder or "/streams/CALL_" in folder
+                assert not (truth and name.endswith(".blk")), f"{folder}/{name} was taken away"
 
 
 async def _holds(copy: Path, run: str, folder: Path, bus: Bus, sequence: int) -> bool:
