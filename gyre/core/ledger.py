@@ -232,6 +232,8 @@ def _joined(state: Ledger, sequence: int, event: CellJoined) -> Ledger:
 
 
 def _window(state: Ledger, sequence: int, event: JoinWindowClosed) -> Ledger:
+    if CORE not in state.joined:  # the last word of a core that did not know yet that it was lost: its successor joins
+        return state
     late = [cell for cell in state.joined if cell not in event.members]
     for cell in late:
         state = _leave(state, cell, sequence, f"cell {cell} joined after the window closed")

@@ -249,6 +249,12 @@ def test_nobody_joins_once_the_window_is_closed(log: Log) -> None:
     assert not ledger.may_claim(log.state, 2, "c")
 
 
+def test_a_lost_core_that_closes_the_window_does_not_shut_its_successor_out(log: Log) -> None:
+    log.say(lost(0, "a"), JoinWindowClosed(step=1, members=(0, 1)))
+    log.say(registered(0, "c"), moved(0, "c"), joined(1, 0, "c"))
+    assert ledger.may_claim(log.state, 0, "c")
+
+
 def test_one_who_joined_unseen_gives_back_what_it_claimed(log: Log) -> None:
     log.say(registered(2, "c"), moved(2, "c"), joined(1, 2, "c"))
     log.work(0, 2, "c")
