@@ -17,8 +17,9 @@ from bus.log import BusPort
 from gyre.core.leaves import leaves
 from gyre.core.tree import record_digest, records_digest
 from gyre.proxy.errors import Abandoned, CallError, EngineTrouble, HistoryUnrenderable, Unauthorized
+from gyre.proxy.exchange import Asked
 from gyre.proxy.normalise import Message
-from gyre.proxy.session import Asked, Drawn, Plan, Session
+from gyre.proxy.session import Drawn, Plan, Session
 from schemas.calls import HistoryRejected, ModelCallRecorded, RecordsSealed, RequestCancelled
 from schemas.envelope import Event
 from services.proxy_draw import Engines

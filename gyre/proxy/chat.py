@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import orjson
 
 from gyre.proxy.errors import BadRequest, CallError
+from gyre.proxy.exchange import Asked
 from gyre.proxy.normalise import Json, Message, messages_of, tools_of
-from gyre.proxy.session import Asked
 
 DONE = b"data: [DONE]\n\n"
 

@@ -41,6 +41,8 @@ class Message:
     call_id: str = ""
     """Of a tool's result: the call that it answers."""
     name: str = ""
+    thinking: str = ""
+    """Of an assistant's turn: what it thought before it spoke. Clients keep, trim or drop it: never matched on."""
 
     def wire(self) -> Json:
         """As the OpenAI protocol writes it; an assistant that only calls tools has null content."""
@@ -52,6 +54,8 @@ class Message:
             message["tool_call_id"] = self.call_id
         if self.name:
             message["name"] = self.name
+        if self.thinking:
+            message["reasoning_content"] = self.thinking
         return message
 
 
@@ -73,6 +77,7 @@ def message_of(value: object, where: str) -> Message:
         calls=_calls(value.get("tool_calls")),
         call_id=_string(value.get("tool_call_id")),
         name=_string(value.get("name")),
+        thinking=_string(value.get("reasoning_content")),
     )
 
 

@@ -10,8 +10,9 @@ from hashlib import sha256
 
 from gyre.core import tree as trees
 from gyre.proxy.errors import HistoryUnrenderable, PromptTooLong
+from gyre.proxy.exchange import Asked
 from gyre.proxy.match import Histories, Place, Walk, root_cursor
-from gyre.proxy.normalise import Json, Message, dump, load
+from gyre.proxy.normalise import Message, dump, load
 from gyre.proxy.roles import First, Harness, Hints, system_text
 from gyre.proxy.template import GENERATE, Increment, NotAppendOnly, Template
 from gyre.proxy.toolcalls import answer
@@ -35,15 +36,6 @@ class Limits:
         """Raises ValueError when no prompt would fit."""
         if self.context_tokens <= self.max_tokens:
             raise ValueError(f"context_tokens: {self.context_tokens} must exceed max_tokens = {self.max_tokens}")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request of any protocol, normalised."""
-
-    messages: tuple[Message, ...]
-    tools: tuple[Json, ...]
-    max_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from gyre.core import tree as trees
 from gyre.core.leaves import summaries
 from gyre.proxy.errors import PromptTooLong
+from gyre.proxy.exchange import Asked
 from gyre.proxy.normalise import Message, ToolCall, message_of, messages_of
 from gyre.proxy.roles import GENERIC, REFERENCE
-from gyre.proxy.session import Asked, Limits, Plan, Session
+from gyre.proxy.session import Limits, Plan, Session
 from gyre.proxy.template import Template
 from schemas.base import ints
 from schemas.calls import ModelCallRecorded
