@@ -117,7 +117,12 @@ def answered(session: Session, model: ChatModel, body: bytes, turn: int, call: C
         return record
 
     record = timed(call, "record", recorded)
-    timed(call, "add", lambda: (session.add(record), record_digest(record)))
+
+    def added() -> str:
+        session.add(record)
+        return record_digest(record)
+
+    timed(call, "add", added)
 
     def written() -> bytes:
         message, node = session.reply(plan.call)
