@@ -62,6 +62,8 @@ class ModelCallRecorded(Model):
     """Tokens of the call's path up to the end of each of `messages`; -1 where no other history may go on from."""
     reply: str
     """JSON: the assistant message that went out."""
+    stop_sequence: str = ""
+    """The client's stop text that the output ends with and `reply` is cut before; "" where there was none."""
     system_digest: Digest
     """Of the normalised system prompt and tools: the root under which histories may match."""
     cells: tuple[int, ...]

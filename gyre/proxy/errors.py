@@ -10,8 +10,10 @@ CallError               answered to the client as an error of its protocol
 TemplateUnusable        the model's folder cannot serve chats (at start)
 """
 
+from gyre.errors import GyreError
 
-class ProxyError(Exception):
+
+class ProxyError(GyreError):
     """Any failure of the proxy; messages are one line."""
 
 

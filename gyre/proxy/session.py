@@ -56,6 +56,10 @@ class Plan:
     root: str
     hints: Hints
     sampling: SamplingRecord
+    stop: tuple[str, ...] = ()
+    """Texts before which the answer is cut."""
+    tool_calls: bool = True
+    """Whether calls in the answer are calls; if not, they stay text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class Drawn:
     cached_tokens: int
     queue_seconds: float
     engine_seconds: float
+    stop_sequence: str = ""
+    """The stop text that the output ends with: what the client sees is cut before it."""
 
 
 class Session:
@@ -113,7 +119,15 @@ class Session:
             root=root,
             hints=hints,
             sampling=self._sampling(limit, index),
+            stop=asked.stop,
+            tool_calls=asked.tool_choice != "none",
         )
+
+    def count(self, asked: Asked) -> int:
+        """Tokens of the prompt that this request would be. Raises HistoryUnrenderable."""
+        root = root_cursor(asked.messages, asked.tools)
+        place, increment = self._placed(self._histories.walk(root, asked.messages), asked)
+        return (place.tokens if place else 0) + len(increment.ids)
 
     def finished(self, asked: Asked) -> tuple[str, ...]:
         """Recorded calls with exactly this context, oldest first: of a re-sent request, the calls it may mean."""
@@ -126,7 +140,8 @@ class Session:
 
     def record(self, plan: Plan, drawn: Drawn, *, total_seconds: float, delivered: bool) -> ModelCallRecorded:
         """The record of an answered plan; nothing is remembered before `add`."""
-        message = answer(self._text(drawn), plan.call)
+        text = self._text(drawn)
+        message = answer(text, plan.call) if plan.tool_calls else Message("assistant", text)
         return ModelCallRecorded(
             execution=self.tree.execution,
             call=plan.call,
@@ -145,6 +160,7 @@ class Session:
             messages=dump(plan.messages),
             message_ends=plan.message_ends,
             reply=dump((message,)),
+            stop_sequence=drawn.stop_sequence,
             system_digest=plan.root,
             cells=drawn.cells,
             cached_tokens=drawn.cached_tokens,
@@ -208,10 +224,11 @@ class Session:
         return SamplingRecord(temperature=self._limits.temperature, top_p=1.0, top_k=0, max_tokens=limit, seed=seed)
 
     def _text(self, drawn: Drawn) -> str:
-        """What was sampled, without the mark that ended it."""
+        """What was sampled, without the mark or the stop text that ended it."""
         ids: Sequence[int] = drawn.output_ids
         stopped = drawn.finish == "stop" and ids and ids[-1] in self._template.model.stop_token_ids
-        return self._template.model.decode(ids[:-1] if stopped else ids)
+        text = self._template.model.decode(ids[:-1] if stopped else ids)
+        return text[: text.index(drawn.stop_sequence)] if drawn.stop_sequence else text
 
     def _learn(self, record: ModelCallRecorded, messages: Sequence[Message]) -> None:
         """The execution's first root that is not auxiliary is what later calls are compared with."""
