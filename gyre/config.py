@@ -160,6 +160,9 @@ class HarnessSection(Section):
     """Deadline of an execution's agent stage, seconds; unset: the task's own."""
     kill_grace: Positive = 2.0
     """Time between asking a harness to end and killing it, seconds."""
+    adapter: str = "auto"
+    """Whose marks tell main, sub-agents and summaries apart: a name (docs/harnesses.md), `module:object`
+    for an adapter of your own, or `auto`: each request shows whose it is."""
 
 
 class RewardSection(Section):

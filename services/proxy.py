@@ -21,9 +21,9 @@ from gyre.engines.remote import RemoteEngine
 from gyre.errors import GyreError
 from gyre.models.load import find_model
 from gyre.proxy import chat
+from gyre.proxy.adapters.registry import find_adapter
 from gyre.proxy.chat_model import ChatModel
 from gyre.proxy.errors import CallError, TemplateUnusable, Unauthorized
-from gyre.proxy.roles import HARNESSES
 from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
 from services.place import Place
@@ -62,8 +62,8 @@ class ProxySettings:
     host: str = "127.0.0.1"
     port: int = 0
     """0: the one that `proxy.url` names, so that a restarted proxy is found again; else any free one."""
-    harness: str = "reference"
-    """Whose marks tell main calls, sub-agents and summaries apart: a name in `gyre.proxy.roles.HARNESSES`."""
+    harness: str = "auto"
+    """Whose marks tell main calls, sub-agents and summaries apart: see `gyre.proxy.adapters.registry.find_adapter`."""
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
 
 
@@ -79,6 +79,7 @@ async def serve(place: Place, bus: BusPort) -> None:
         temperature=config.rollout.temperature,
         max_tokens=config.rollout.max_tokens,
         context_tokens=config.rollout.context_tokens,
+        harness=config.harness.adapter,
     )
     await serve_proxy(bus, settings)
 
@@ -96,7 +97,7 @@ async def serve_proxy(bus: BusPort, settings: ProxySettings, connect: Connect = 
         raise ProxyFailed(f"proxy: cannot start: {error}") from error
     world = World(bus, secret, settings.seed)
     limits = Limits(settings.temperature, settings.max_tokens, settings.context_tokens)
-    harness = HARNESSES[settings.harness]
+    harness = find_adapter(settings.harness)
     engines = Engines(world, connect, bus.instance, template.model.stop_token_ids)
     calls = Calls(bus, world, engines, lambda name, seed: Session(name, seed, template, limits, harness))
     following = asyncio.create_task(world.follow())

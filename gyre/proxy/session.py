@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from gyre.core import tree as trees
+from gyre.proxy.adapters.memory import Memory
+from gyre.proxy.adapters.port import Adapter, Hints
 from gyre.proxy.errors import HistoryUnrenderable, PromptTooLong
 from gyre.proxy.exchange import Asked
 from gyre.proxy.match import Histories, Place, Walk, root_cursor
 from gyre.proxy.normalise import Message, dump, load
-from gyre.proxy.roles import First, Harness, Hints, system_text
 from gyre.proxy.template import GENERATE, Increment, NotAppendOnly, Template
 from gyre.proxy.toolcalls import answer
 from schemas.base import ints, pack_floats, pack_ints
@@ -81,12 +82,12 @@ class Drawn:
 class Session:
     """The live tree of one execution and the histories that lead to its nodes."""
 
-    def __init__(self, execution: str, seed: int, template: Template, limits: Limits, harness: Harness) -> None:
+    def __init__(self, execution: str, seed: int, template: Template, limits: Limits, harness: Adapter) -> None:
         """`seed` is the execution's; calls draw theirs from it by index."""
         self.tree = trees.Tree(execution)
         self._seed, self._template, self._limits, self._harness = seed, template, limits, harness
         self._histories = Histories()
-        self._first: First | None = None
+        self._memory = Memory()
         self._next = 0
         self._replies: dict[str, Message] = {}
 
@@ -105,7 +106,7 @@ class Session:
         if total + limit > self._limits.context_tokens:
             raise PromptTooLong(total, self._limits.context_tokens - limit)
         index, self._next = self._next, self._next + 1
-        hints = self._harness.hints(asked.messages, bool(asked.tools), self._first)
+        hints = self._harness.hints(asked, self._memory)
         return Plan(
             call=f"{self.tree.execution}-c{index}",
             index=index,
@@ -179,7 +180,7 @@ class Session:
             return
         node, messages, reply = tree.nodes[record.call], load(record.messages), load(record.reply)[0]
         self._replies[record.call] = reply
-        self._learn(record, messages)
+        self._learn(record, messages, reply)
         root = record.system_digest
         cursors = self._histories.add(record.call, record.parent, root, record.prefix_messages, messages, reply)
         for count, (cursor, end) in enumerate(
@@ -230,8 +231,7 @@ class Session:
         text = self._template.model.decode(ids[:-1] if stopped else ids)
         return text[: text.index(drawn.stop_sequence)] if drawn.stop_sequence else text
 
-    def _learn(self, record: ModelCallRecorded, messages: Sequence[Message]) -> None:
-        """The execution's first root that is not auxiliary is what later calls are compared with."""
-        if self._first is None and record.parent is None and record.kind != "auxiliary":
-            tools = record.system_digest != root_cursor(messages, ())
-            self._first = First(system_text(messages), tools)
+    def _learn(self, record: ModelCallRecorded, messages: Sequence[Message], reply: Message) -> None:
+        """What the harness's adapter is told of later calls."""
+        tools = record.system_digest != root_cursor(messages, ())
+        self._memory.learn(record, messages, reply, tools=tools)

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.proxy import chat
+from gyre.proxy.adapters.memory import Memory
+from gyre.proxy.adapters.registry import ADAPTERS
 from gyre.proxy.errors import BadRequest, EngineTrouble, PromptTooLong
+from gyre.proxy.exchange import Asked
 from gyre.proxy.normalise import Message, ToolCall
-from gyre.proxy.roles import GENERIC, REFERENCE
 from tests.proxy.rig import assembled, events
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -62,6 +64,6 @@ def test_refusals_are_worded_as_clients_look_for_them() -> None:
 
 
 def test_a_task_that_mentions_compaction_is_no_compaction() -> None:
-    asked = (Message("system", "s"), Message("user", "explain [compaction]"))
-    assert REFERENCE.hints(asked, tools=True, first=None).kind == "turn"
-    assert GENERIC.hints(asked, tools=False, first=None).kind == "turn"
+    asked = Asked((Message("system", "s"), Message("user", "explain [compaction]")), (), None)
+    assert ADAPTERS["reference"].hints(asked, Memory()).kind == "turn"
+    assert ADAPTERS["generic"].hints(asked, Memory()).kind == "turn"

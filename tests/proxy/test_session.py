@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from gyre.core import tree as trees
 from gyre.core.leaves import summaries
+from gyre.proxy.adapters.registry import ADAPTERS
 from gyre.proxy.errors import PromptTooLong
 from gyre.proxy.exchange import Asked
 from gyre.proxy.normalise import Message, ToolCall, message_of, messages_of
-from gyre.proxy.roles import GENERIC, REFERENCE
 from gyre.proxy.session import Limits, Plan, Session
 from gyre.proxy.template import Template
 from schemas.base import ints
@@ -27,7 +27,7 @@ TEMPLATE = nano()
 
 
 def session(template: Template = TEMPLATE, limits: Limits = LIMITS) -> Session:
-    return Session("x1", 7, template, limits, REFERENCE)
+    return Session("x1", 7, template, limits, ADAPTERS["reference"])
 
 
 def turn(live: Session, messages: list[Message], text: str, *, stopped: bool = True) -> tuple[Plan, Message]:
@@ -124,7 +124,7 @@ def test_roles_follow_the_reference_harness() -> None:
 
 
 def test_without_marks_another_system_prompt_is_a_sub_agent_and_a_call_without_tools_beside_the_work() -> None:
-    live = Session("x1", 7, TEMPLATE, LIMITS, GENERIC)
+    live = Session("x1", 7, TEMPLATE, LIMITS, ADAPTERS["generic"])
     tools: tuple[dict[str, object], ...] = ({"type": "function", "function": {"name": "write"}},)
 
     def ask(messages: tuple[Message, ...], offered: tuple[dict[str, object], ...]) -> tuple[str, str]:
@@ -134,7 +134,8 @@ def test_without_marks_another_system_prompt_is_a_sub_agent_and_a_call_without_t
 
     assert ask((SYSTEM, TASK), tools) == ("turn", "main")
     assert ask((Message("system", "title"), TASK), ()) == ("auxiliary", "main")
-    assert ask((Message("system", "help"), TASK), tools) == ("turn", "sub-agent")
+    kind, thread = ask((Message("system", "help"), TASK), tools)
+    assert (kind, thread.startswith("sub-agent-")) == ("turn", True)
     assert ask((SYSTEM, TASK, Message("user", "sum up")), ()) == ("compaction", "main")
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from bus.log import Stored
 from bus.memory import MemoryBus, MemoryLog
+from gyre.proxy.adapters.reference import Reference
 from gyre.proxy.errors import Unauthorized
-from gyre.proxy.roles import REFERENCE
 from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
 from schemas.calls import RecordsSealed, RouteAssigned, RouteMoved
@@ -32,7 +32,7 @@ def calls_of(rig: Rig, template: Template, instance: str) -> Calls:
     bus.ev = FarLog(rig.broker, RUN, bus._state.ev, f"ev.{RUN}.", bus.blobs)
     world = World(bus, SECRET, 0)
     engines = Engines(world, rig._connect, instance, ())
-    return Calls(bus, world, engines, lambda name, seed: Session(name, seed, template, Limits(1.0, 8, 64), REFERENCE))
+    return Calls(bus, world, engines, lambda name, seed: Session(name, seed, template, Limits(1.0, 8, 64), Reference()))
 
 
 async def test_of_two_proxies_that_seal_at_once_one_is_heard(rig: Rig, template: Template) -> None:

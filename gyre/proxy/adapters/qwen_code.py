@@ -1,0 +1,36 @@
+"""Qwen Code. It sends no id at all: system prompts tell main, sub-agents and summaries apart, tool calls tell whose."""
+
+import re
+
+from gyre.core.leaves import MAIN
+from gyre.proxy.adapters.memory import Memory, system_text
+from gyre.proxy.adapters.port import Hints, agent, unchecked, unnamed
+from gyre.proxy.exchange import Asked
+
+CHECKED = ("0.24.4",)
+_VERSION = re.compile(r"QwenCode/([\w.-]+)")
+_MAIN = "You are Qwen Code"
+_SUMMARY = "You are the component that summarizes"
+
+
+class QwenCode:
+    """A summary is of the thread whose calls its history holds. Equal prompts make one thread of two sub-agents."""
+
+    name = "qwen-code"
+
+    def recognises(self, asked: Asked) -> bool:
+        """By its name."""
+        return bool(_VERSION.match(agent(asked)))
+
+    def hints(self, asked: Asked, memory: Memory) -> Hints:
+        """Classify by system prompts."""
+        found = _VERSION.match(agent(asked))
+        unknown = unchecked(found.group(1) if found else "", CHECKED)
+        system = system_text(asked.messages)
+        if system.startswith(_SUMMARY):
+            return Hints("compaction", memory.of_history(asked.messages) or MAIN, unknown)
+        thread = MAIN if system.startswith(_MAIN) else unnamed(asked, memory)
+        if asked.tools:
+            return Hints("turn", thread, unknown)
+        strange = "no tools and a system prompt never seen"
+        return Hints("turn", memory.of_history(asked.messages) or MAIN, "; ".join(filter(None, (unknown, strange))))
