@@ -38,8 +38,8 @@ from gyre.engines.port import GenerateRequest, Sampling
 from gyre.engines.wire import GenerateBody
 from gyre.models.load import NANO
 from gyre.proxy import chat
+from gyre.proxy.adapters.generic import Generic
 from gyre.proxy.chat_model import ChatModel
-from gyre.proxy.roles import GENERIC
 from gyre.proxy.session import Drawn, Limits, Session
 from gyre.proxy.template import Template
 from schemas.calls import VersionSpan
@@ -147,7 +147,7 @@ def commit(record: Any) -> Commit:
 
 
 def session(template: Template) -> Session:
-    return Session("x", 1, template, Limits(1.0, 256, 1 << 24), GENERIC)
+    return Session("x", 1, template, Limits(1.0, 256, 1 << 24), Generic())
 
 
 def conversation(template: Template, turns: int, tokens: int) -> tuple[Client, Session, list[Call]]:

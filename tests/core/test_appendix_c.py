@@ -16,9 +16,9 @@ import pytest
 from gyre.core import tree as trees
 from gyre.core.admission import draw
 from gyre.core.leaves import summaries
+from gyre.proxy.adapters.reference import Reference
 from gyre.proxy.exchange import Asked
 from gyre.proxy.normalise import Message
-from gyre.proxy.roles import REFERENCE
 from gyre.proxy.session import Limits, Session
 from schemas.base import ints
 from schemas.calls import ModelCallRecorded
@@ -49,7 +49,7 @@ class Agent:
 class Execution:
     """A session under way, and its records."""
 
-    live: Session = field(default_factory=lambda: Session("x", 7, TEMPLATE, Limits(1.0, 64, 1 << 20), REFERENCE))
+    live: Session = field(default_factory=lambda: Session("x", 7, TEMPLATE, Limits(1.0, 64, 1 << 20), Reference()))
     records: list[ModelCallRecorded] = field(default_factory=list)
     paths: dict[str, list[str]] = field(default_factory=dict)
     """The calls on each path, by its name."""
