@@ -36,7 +36,7 @@ def read(data: bytes) -> Answer:
     said = orjson.loads(data)
     if "error" in said:
         return Answer(0, int(said["error"].get("err_code", -1)), str(said["error"].get("description", "")))
-    return Answer(said["seq"])
+    return Answer(said.get("seq", 0))
 
 
 def found_sequence(answer: Answer) -> int:

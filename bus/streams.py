@@ -124,6 +124,7 @@ def _log(name: str, subjects: str, max_bytes: int, limits: Limits) -> api.Stream
         deny_purge=True,
         allow_direct=True,
         allow_atomic=True,
+        allow_batched=True,
         duplicate_window=limits.duplicate_window_seconds,
     )
 

@@ -59,6 +59,11 @@ def execution(run: str, service: str, execution_id: str) -> str:
     return f"{ev(run, service, 'execution', execution_id)}.*"
 
 
+def below(run: str, service: str, *entity: str | int) -> str:
+    """Filter of all that one service says on subjects right below an entity, e.g. the micro-steps of a step."""
+    return f"{ev(run, service, *entity)}.*"
+
+
 def executions(run: str) -> str:
     """Filter of what scheduler and runner say about executions: dispatched, granted, cancel, launched, terminated."""
     return f"ev.{_token(run)}.*.execution.*.*"

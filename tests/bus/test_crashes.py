@@ -11,9 +11,10 @@ import pytest
 from bus import session, streams, subjects
 from bus.errors import LogDamaged, Unavailable
 from bus.group import Group, commit_group
+from bus.ingest import Ingest
 from bus.jetstream import Bus
 from bus.log import Expect, Stored
-from bus.server import NatsServer
+from bus.server import NatsServer, Sync
 from schemas.envelope import COMMIT
 from tests.bus.conftest import HERE, THERE, dispatched, said, take
 
@@ -47,10 +48,11 @@ def _ids(messages: list[Stored]) -> dict[int, str]:
     return {stored.sequence: stored.commit.commit for stored in messages if stored.commit}
 
 
-@pytest.mark.parametrize("callers", [4, 200])
+@pytest.mark.parametrize(("callers", "sync"), [(4, "always"), (200, "always"), (200, "laptop")])
 async def test_a_killed_server_costs_producers_time_and_nothing_else(
-    server: NatsServer, bus: Bus, callers: int
+    server: NatsServer, tmp_path: Path, callers: int, sync: Sync
 ) -> None:
+    bus = await Bus.connect(server.url, "r", "tester", "one", tmp_path, create=True, sync=sync)
     saying = asyncio.ensure_future(_say_many(bus, callers, 6000 // callers))
     for part in (1, 2, 3):
         async with asyncio.timeout(60):
@@ -63,6 +65,7 @@ async def test_a_killed_server_costs_producers_time_and_nothing_else(
     assert len(acknowledged) == 6000
     assert _ids(stored) == acknowledged
     assert await bus.ev.head() == 6000
+    await bus.close()
 
 
 async def test_a_conditional_chain_survives_kills_without_conflict_or_double(server: NatsServer, bus: Bus) -> None:
@@ -174,12 +177,44 @@ async def test_a_batch_whose_acknowledgement_was_lost_is_found_again(bus: Bus) -
     assert [stored.commit for stored in await take(bus.ev, 20, after=1)] == commits
 
 
-async def test_under_laptop_sync_nothing_is_batched(server: NatsServer, tmp_path: Path) -> None:
+async def test_under_laptop_sync_many_callers_share_one_answer_and_each_learns_its_own_sequence(
+    server: NatsServer, tmp_path: Path
+) -> None:
     bus = await Bus.connect(server.url, "r", "tester", "one", tmp_path, create=True, sync="laptop")
-    await _say_many(bus, 100, 2)
-    for sequence in range(1, 201):
-        message = await bus._link.nc.jetstream().get_msg(streams.ev_stream("r"), sequence)
-        assert "Nats-Batch-Id" not in (message.headers or {})
+    other = await Bus.connect(server.url, "r", "tester", "two", tmp_path, sync="laptop")
+    commits = [said() for _ in range(300)]
+    alone = await asyncio.gather(*(bus.ev.append(HERE, each) for each in commits[:100]))
+    crowded = await asyncio.gather(
+        *(bus.ev.append(HERE, each) for each in commits[100:]), _say_many(other, 20, 10), _say_many(bus, 20, 10)
+    )
+    stored = {each.sequence: each.commit for each in await take(bus.ev, 700)}
+    assert [stored[sequence] for sequence in (*alone, *crowded[:200])] == commits
+    assert await bus.ev.head() == 700
+    first = await bus._link.nc.jetstream().get_msg(streams.ev_stream("r"), 60)
+    assert "Nats-Batch-Id" not in (first.headers or {})
+    await other.close()
+    await bus.close()
+
+
+async def test_a_fast_group_tells_its_first_sequence_only_when_nobody_spoke_in_between(bus: Bus) -> None:
+    ingest = Ingest(bus._link)
+    await ingest.start()
+    members = [(HERE, COMMIT.dump_json(said()), f"one-{place}") for place in range(20)]
+    await bus.ev.append(THERE, said())
+    assert await ingest.store(members) == 2
+    assert await ingest.store(members) is None  # all of it was there: nothing new can be counted
+    assert await bus.ev.head() == 21
+
+
+async def test_callers_that_go_away_in_a_fast_group_leave_nothing_behind(server: NatsServer, tmp_path: Path) -> None:
+    bus = await Bus.connect(server.url, "r", "tester", "one", tmp_path, create=True, sync="laptop")
+    callers = [asyncio.ensure_future(bus.ev.append(HERE, said())) for _ in range(100)]
+    await asyncio.sleep(0)
+    for caller in callers[20:60]:
+        caller.cancel()
+    await asyncio.gather(*callers, return_exceptions=True)
+    assert not any(caller.exception() for caller in callers if not caller.cancelled())
+    assert not bus.ev._publisher._singles
     await bus.close()
 
 
