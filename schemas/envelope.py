@@ -36,6 +36,8 @@ Event = Annotated[
     | rewards.RewardAssigned
     | rewards.RewardUnresolved
     | rewards.GroupReady
+    | rewards.RegradeStarted
+    | rewards.RegradeCompleted
     | roles.CellRegistered
     | roles.CellLost
     | roles.RoleTransitionRequested

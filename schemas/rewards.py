@@ -46,6 +46,7 @@ class AssessmentRecorded(Model):
     assessment: Token
     execution: Token
     designated: bool
+    """Whether it may supply the reward: not so of a state that was left behind while it ran, nor of a regrade."""
     attempt: PositiveInt
     state: StateRef | None
     branch: Token | None
@@ -98,3 +99,42 @@ class GroupReady(Model):
     index: NonNegativeInt
     version: NonNegativeInt
     outcomes: tuple[Outcome, ...]
+
+
+class RegradeStarted(Model):
+    """Said by `evaluator`: the preserved states of a run are about to be scored once more; no reward changes by it."""
+
+    type: Literal["RegradeStarted"] = "RegradeStarted"
+    v: Literal[1] = 1
+    regrade: Token
+    """Names the scoring: the kind of evaluator, the beginning of its digest, and which time it is if not the first."""
+    evaluator: str
+    """`tests` for the tasks' own, else the command line that was given."""
+    digest: Digest
+    """Of the command, the files it names and every task's tests: the same digest scores by the same rules."""
+
+
+class RewardChange(Model):
+    """An execution that a regrade scores otherwise than its reward says."""
+
+    execution: Token
+    group: Token
+    old: float | None
+    """The reward in its group's statistics; None where it was excluded."""
+    new: float | None
+    """What the regrade found; None where it found no valid score."""
+
+
+class RegradeCompleted(Model):
+    """Said by `evaluator`: what a regrade found so far in all; one that is taken up again later says it anew."""
+
+    type: Literal["RegradeCompleted"] = "RegradeCompleted"
+    v: Literal[1] = 1
+    regrade: Token
+    evaluator: str
+    digest: Digest
+    states: NonNegativeInt
+    """Preserved states that were assessed."""
+    valid: NonNegativeInt
+    """Of these, with a valid score."""
+    changed: tuple[RewardChange, ...]

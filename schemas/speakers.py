@@ -28,7 +28,7 @@ _SAYS: Mapping[Service, str] = {
         "KvHandoffCompleted RecordsSealed"
     ),
     "builder": "TreeBuilt",
-    "evaluator": "AssessmentRecorded RewardAssigned RewardUnresolved",
+    "evaluator": "AssessmentRecorded RewardAssigned RewardUnresolved RegradeStarted RegradeCompleted",
     "admission": "GroupReady TrajectoriesAdmitted",
     "packer": (
         "BatchOpened GroupAssigned MicroStepEnqueued MicroStepReissued ExecutionMasked StreamClosed StepAborted"

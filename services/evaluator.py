@@ -10,20 +10,17 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
-from bus.blobs import BlobError
 from bus.errors import Conflict
 from bus.log import BusPort, Delivery, Expect, Parked, Stored
-from gyre.evaluators.port import Evaluator, Verdict
+from gyre.evaluators.port import Evaluator
 from gyre.sandboxes.process import ProcessSandbox
 from gyre.tasks.folder import Task, load_tasks
 from schemas.dispatch import ExecutionTerminated
 from schemas.envelope import Event
 from schemas.refs import StateRef
 from schemas.rewards import AssessmentRecorded, RewardAssigned, RewardUnresolved
-from services import workspace
-from services.grading import evaluator_in
+from services.grading import Scorer, evaluator_in, seconds_left, used_up
 from services.leases import one_error, serve_queue
 from services.place import Place
 from services.voice import Voice
@@ -49,7 +46,8 @@ class Grader:
 
     def __init__(self, place: Place, bus: BusPort, tasks: Mapping[str, Task], evaluator: Evaluator) -> None:
         """`tasks` by name."""
-        self._place, self._bus, self._tasks, self._evaluator = place, bus, tasks, evaluator
+        self._place, self._bus = place, bus
+        self._scorer = Scorer(bus.blobs, tasks, evaluator)
         self._voice = Voice(place, bus)
 
     async def handle(self, delivery: Delivery) -> None:
@@ -136,14 +134,10 @@ class Grader:
             return (
                 RewardUnresolved(execution=execution, group=group, attempts=0, reason="nothing was left to assess"),
             )
-        spent = sum(assessment.seconds for assessment in earlier)
-        found = await self._assess(
-            terminated, terminated.state, len(earlier) + 1, max(0.1, reward.budget_seconds - spent)
-        )
+        found = await self._assess(terminated, terminated.state, earlier)
         if found.score is not None:
             return found, RewardAssigned(execution=execution, group=group, reward=found.score)
-        used_up = found.attempt >= reward.attempts or spent + found.seconds >= reward.budget_seconds
-        if used_up or deliveries >= _MOST_DELIVERIES:
+        if used_up((*earlier, found), reward) or deliveries >= _MOST_DELIVERIES:
             unresolved = RewardUnresolved(
                 execution=execution, group=group, attempts=found.attempt, reason=found.detail or "no valid score"
             )
@@ -151,10 +145,12 @@ class Grader:
         return (found,)
 
     async def _assess(
-        self, terminated: ExecutionTerminated, state: StateRef, attempt: int, limit_seconds: float
+        self, terminated: ExecutionTerminated, state: StateRef, earlier: tuple[AssessmentRecorded, ...]
     ) -> AssessmentRecorded:
+        attempt, limit = len(earlier) + 1, seconds_left(earlier, self._place.config.reward)
+        box = self._place.folder / "work" / f"{terminated.execution}.eval"  # no execution's name has a dot
         began = time.monotonic()
-        verdict = await self._verdict(terminated, state, limit_seconds)
+        verdict = await self._scorer.verdict(terminated.task, state, box, limit)
         return AssessmentRecorded(
             assessment=f"{terminated.execution}-a{attempt}",
             execution=terminated.execution,
@@ -167,24 +163,6 @@ class Grader:
             seconds=time.monotonic() - began,
             detail=verdict.detail,
         )
-
-    async def _verdict(self, terminated: ExecutionTerminated, state: StateRef, limit_seconds: float) -> Verdict:
-        task = self._tasks.get(terminated.task)
-        if task is None:
-            return Verdict(None, f"task {terminated.task}: not among the tasks of this run")
-        box = self._place.folder / "work" / f"{terminated.execution}.eval"  # no execution's name has a dot
-        try:
-            place = await asyncio.to_thread(self._restored, state, box)
-            return await self._evaluator.evaluate(task, place, box, limit_seconds)
-        except (BlobError, workspace.WorkspaceError, OSError) as error:
-            return Verdict(None, str(error))
-        finally:
-            await asyncio.to_thread(workspace.clear, box)
-
-    def _restored(self, state: StateRef, box: Path) -> Path:
-        workspace.vacate(box)
-        workspace.restore(self._bus.blobs.get(state), box / "ws")
-        return box / "ws"
 
     async def _say(self, execution: str, events: tuple[Event, ...], causation: int, after: int) -> None:
         expect = Expect(self._place.subject("execution", execution), after)

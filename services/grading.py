@@ -1,18 +1,28 @@
-"""Running a task's tests in a sandbox: shared by the evaluator and the examiner."""
+"""Scoring preserved work: tests run in a sandbox, states restored for them, and when to stop trying."""
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from bus.blobs import BlobError, Blobs
+from gyre.config import RewardSection
 from gyre.evaluators.command import CommandEvaluator
-from gyre.evaluators.port import Evaluator, Finished
+from gyre.evaluators.port import Evaluator, Finished, Verdict
+from gyre.evaluators.template import Template
 from gyre.sandboxes.port import Command, Sandbox, SandboxError
+from gyre.tasks.folder import Task
+from schemas.refs import StateRef
+from schemas.rewards import AssessmentRecorded
+from services import workspace
 
 _GRACE_SECONDS = 0.5
+_LEAST_SECONDS = 0.1
 _CANNOT_START = 126  # a shell's word for it: an evaluator's failure, never a score
 
 
-def evaluator_in(sandbox: Sandbox) -> Evaluator:
-    """The evaluator that runs tests in this sandbox."""
+def evaluator_in(sandbox: Sandbox, template: Template | None = None) -> Evaluator:
+    """The evaluator that runs tests in this sandbox, or the command that is given instead of them."""
 
     async def run(
         arguments: tuple[str, ...], folder: Path, box: Path, environment: Mapping[str, str], seconds: float
@@ -23,4 +33,42 @@ def evaluator_in(sandbox: Sandbox) -> Evaluator:
             return Finished(_CANNOT_START, str(error))
         return Finished(ended.exit_code if ended.ending == "exited" else None, ended.last_line)
 
-    return CommandEvaluator(run)
+    return CommandEvaluator(run, template)
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """Scores states that were preserved: nothing else about an execution is seen by whoever judges it."""
+
+    blobs: Blobs
+    tasks: Mapping[str, Task]
+    evaluator: Evaluator
+
+    async def verdict(self, task: str, state: StateRef, box: Path, limit_seconds: float) -> Verdict:
+        """Restore a state into a box of its own and score it; the box is gone afterwards."""
+        known = self.tasks.get(task)
+        if known is None:
+            return Verdict(None, f"task {task}: not among the tasks of this run")
+        try:
+            place = await asyncio.to_thread(self._restored, state, box)
+            return await self.evaluator.evaluate(known, place, box, limit_seconds)
+        except (BlobError, workspace.WorkspaceError, OSError) as error:
+            return Verdict(None, str(error))
+        finally:
+            await asyncio.to_thread(workspace.clear, box)
+
+    def _restored(self, state: StateRef, box: Path) -> Path:
+        workspace.vacate(box)
+        workspace.restore(self.blobs.get(state), box / "ws")
+        return box / "ws"
+
+
+def seconds_left(earlier: tuple[AssessmentRecorded, ...], reward: RewardSection) -> float:
+    """What the next attempt at a state may take of the budget for all of them."""
+    return max(_LEAST_SECONDS, reward.budget_seconds - sum(each.seconds for each in earlier))
+
+
+def used_up(attempts: tuple[AssessmentRecorded, ...], reward: RewardSection) -> bool:
+    """Whether a state without a valid score is not tried again: by number, or by time."""
+    spent = sum(each.seconds for each in attempts)
+    return len(attempts) >= reward.attempts or spent >= reward.budget_seconds
