@@ -5,12 +5,13 @@ import contextlib
 import fcntl
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bus.archive import export_run
+from bus.errors import BusError
 from bus.jetstream import Bus
 from gyre.config import Config
 from gyre.core import staleness
@@ -19,11 +20,13 @@ from gyre.errors import GyreError
 from schemas.roles import CellLost, CellRegistered
 from schemas.runs import RunStarted
 from services.display import Display
+from services.exits import RunFull
 from services.place import Note, new_instance, started
-from services.setup import Opened, open_run, reopen_run
+from services.setup import Opened, asked_bytes, open_run, reopen_run
 from services.supervisor import Supervisor
 
 log = logging.getLogger("gyre")
+ROOM_SECONDS = 1.0
 
 
 class RunStopped(GyreError):
@@ -37,11 +40,16 @@ async def train(config: Config) -> dict[str, Any]:
         return await follow(opened)
 
 
-async def resume(folder: Path) -> dict[str, Any]:
-    """Go on with a run where its log ends. Raises `RunStopped`, `RunNotFound`, `BusError`."""
+async def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Go on with a run where its log ends; `overrides` may give its log more room (`bus.max_bytes=...`).
+
+    Raises:
+        ConfigError, SetupError, RunFull, RunStopped, RunNotFound, BusError: one line with the way out.
+    """
+    most = asked_bytes(overrides)
     Note.read(folder)
     with sole(folder):
-        return await follow(await asyncio.to_thread(reopen_run, folder))
+        return await follow(await reopen_run(folder, most))
 
 
 @contextmanager
@@ -67,6 +75,8 @@ async def follow(opened: Opened) -> dict[str, Any]:
         supervisor = Supervisor(opened.folder, config, opened.server)
         watch.lost = supervisor.replace
         await _supervise(supervisor, bus, watch)
+        if supervisor.full:
+            raise RunFull(f"run {opened.run}: {supervisor.fatal}; {await _way_to_room(bus)}")
         if supervisor.fatal:
             raise RunStopped(f"run {opened.run}: {supervisor.fatal}; logs lie in {opened.folder / 'logs'}")
         if watch.progress.aborted:
@@ -115,7 +125,7 @@ class Watch:
 async def _supervise(supervisor: Supervisor, bus: Bus, watch: Watch) -> None:
     reading = asyncio.create_task(watch.read(bus))
     supervising = asyncio.create_task(supervisor.run(watch.over))
-    showing = asyncio.create_task(_show(watch))
+    others = [asyncio.create_task(work) for work in (_show(watch), _watch_room(supervisor, bus))]
     with _interruptible(supervising, supervisor):
         try:
             done, _ = await asyncio.wait((reading, supervising), return_when=asyncio.FIRST_COMPLETED)
@@ -124,9 +134,31 @@ async def _supervise(supervisor: Supervisor, bus: Bus, watch: Watch) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await supervising
         finally:
-            for task in (reading, supervising, showing):
+            for task in (reading, supervising, *others):
                 task.cancel()
-            await asyncio.gather(reading, supervising, showing, return_exceptions=True)
+            await asyncio.gather(reading, supervising, *others, return_exceptions=True)
+
+
+async def _watch_room(supervisor: Supervisor, bus: Bus) -> None:
+    """End the run in order before its log refuses anything: a refused record would spoil its execution."""
+    while True:
+        with contextlib.suppress(BusError):  # a server that is away is the supervisor's to mend
+            for room in await bus.room():
+                if room.is_short:
+                    why = f"stream {room.stream} is nearly full, {room.used} of {room.limit} bytes"
+                    supervisor.give_up(why, full=True)
+        await asyncio.sleep(ROOM_SECONDS)
+
+
+async def _way_to_room(bus: Bus) -> str:
+    """What to do about a full run."""
+    resume = f"gyre resume {bus.run}"
+    with contextlib.suppress(BusError, TimeoutError):
+        async with asyncio.timeout(ROOM_SECONDS):
+            rooms = await bus.room()
+        if any(room.is_short for room in rooms):
+            return f"`{resume} --set bus.max_bytes={2 * max(room.limit for room in rooms)}` goes on from its log"
+    return f"make room, then `{resume}` goes on from its log"
 
 
 async def _show(watch: Watch) -> None:
@@ -187,6 +219,8 @@ def summary(run: str, begin: RunStarted, progress: Progress, archive: Path | Non
         "gradient_norms": [step.gradient_norm for step in done],
         "max_delta_log_p": [step.max_delta_log_p for step in done],
         "targets": [step.targets for step in done],
+        "targets_at_equal_weights": sum(step.current_targets for step in done),
+        "max_delta_log_p_at_equal_weights": max((step.current_max_delta_log_p for step in done), default=0.0),
         "seconds": round(progress.seconds, 3),
         "archive": str(archive) if archive else None,
     }

@@ -48,6 +48,12 @@ class Step:
     max_delta_log_p: float = 0.0
     """nats"""
     targets: int = 0
+    current: frozenset[str] = frozenset()
+    """Executions of groups dispatched at the very weights that are trained: all their tokens were sampled from them."""
+    current_targets: int = 0
+    """Targets of `current`: there the two sides differ by arithmetic alone."""
+    current_max_delta_log_p: float = 0.0
+    """nats, over `current_targets`."""
     masked: int = 0
     """Executions with m_i = 0."""
     executions: int = 0
@@ -71,8 +77,8 @@ class Progress:
     roles: dict[int, str] = field(default_factory=dict)
     """Cell -> rollout, train, moving or lost."""
     steps: tuple[Step, ...] = ()
-    ready: dict[str, tuple[float | None, int]] = field(default_factory=dict)
-    """Ready, unassigned group -> (mean reward, valid executions)."""
+    ready: dict[str, tuple[float | None, int, tuple[str, ...]]] = field(default_factory=dict)
+    """Ready, unassigned group -> (mean reward, valid executions, all executions)."""
     valid: int = 0
     scored: int = 0
     evaluating: str = ""
@@ -131,7 +137,7 @@ def _ready(state: Progress, event: GroupReady) -> Progress:
     mean = fmean(rewards) if rewards else None
     return replace(
         state,
-        ready=state.ready | {event.group: (mean, len(rewards))},
+        ready=state.ready | {event.group: (mean, len(rewards), tuple(each.execution for each in event.outcomes))},
         valid=state.valid + len(rewards),
         scored=state.scored + len(event.outcomes),
     )
@@ -142,9 +148,10 @@ def _role(state: Progress, cell: int, role: str) -> Progress:
 
 
 def _assigned(state: Progress, step: Step, _: int, event: GroupAssigned) -> Step:
-    mean, _valid = state.ready.get(event.group, (None, 0))
+    mean, _valid, executions = state.ready.get(event.group, (None, 0, ()))
     rewards = step.rewards if mean is None else (*step.rewards, mean)
-    return replace(step, rewards=rewards, staleness=(*step.staleness, event.staleness))
+    current = step.current if event.staleness else step.current.union(executions)
+    return replace(step, rewards=rewards, staleness=(*step.staleness, event.staleness), current=current)
 
 
 def _enqueued(_: Progress, step: Step, __: int, event: MicroStepEnqueued) -> Step:
@@ -159,9 +166,12 @@ def _stepped(_: Progress, step: Step, time: int, event: OptimizerStepped) -> Ste
 def _completed(_: Progress, step: Step, __: int, event: MicroStepCompleted) -> Step:
     if event.micro_step in step.completed:
         return step
+    current = [each for each in event.stats if each.execution in step.current]
     return replace(
         step,
         completed=step.completed | {event.micro_step},
+        current_targets=step.current_targets + sum(each.targets for each in current),
+        current_max_delta_log_p=max([step.current_max_delta_log_p, *(each.max_delta_log_p for each in current)]),
         max_delta_log_p=max([step.max_delta_log_p, *(each.max_delta_log_p for each in event.stats)]),
         targets=step.targets + sum(each.targets for each in event.stats),
         masked=step.masked + sum(1 - each.mask for each in event.stats),

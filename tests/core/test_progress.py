@@ -105,3 +105,20 @@ def test_a_step_sums_up_its_groups_and_counts_each_micro_step_once() -> None:
     assert step.seconds == 6.0
     assert state.ready == {}
     assert (state.valid, state.scored) == (2, 3)
+
+
+def test_agreement_at_equal_weights_leaves_out_what_older_weights_sampled() -> None:
+    ready = [
+        GroupReady(group=group, index=0, version=0, outcomes=(Outcome(execution=name, standing="valid", reward=1.0),))
+        for group, name in (("g0", "x0-0"), ("g1", "x0-1"))
+    ]
+    state = told(
+        *ready,
+        BatchOpened(step=1, version=1, groups=2),
+        GroupAssigned(step=1, group="g0", version=1, staleness=0),
+        GroupAssigned(step=1, group="g1", version=0, staleness=1),
+        completed(0, 7),
+    )
+    (step,) = state.steps
+    assert step.current == {"x0-0"}
+    assert (step.targets, step.current_targets, step.current_max_delta_log_p) == (6, 3, 0.25)
