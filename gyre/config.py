@@ -233,6 +233,10 @@ class PackingSection(Section):
     """Most tokens in a row; a whole trajectory must fit."""
     micro_step_tokens: Count = 8192
     """Most tokens in a micro-step, the unit that a cell claims."""
+    share_prefixes: bool = True
+    """Compute a prefix that segments of a row have in common once, and count its tokens once."""
+    activation_mb: Whole = 512
+    """Most memory for what a row keeps for its backward pass, MB; layers beyond it are computed again. 0: all are."""
 
     @model_validator(mode="after")
     def _a_row_fits_a_micro_step(self) -> Self:

@@ -106,6 +106,7 @@ def packing_mind(started: RunStarted, ev: Reader) -> Mind[batch_state.State]:
         group_size=schedule.executions,
         row_tokens=config.packing.row_tokens,
         micro_step_tokens=config.packing.micro_step_tokens,
+        share_prefixes=config.packing.share_prefixes,
     )
     pack = partial(packing.pack, shape=shape)
     kept: dict[int, TrajectoriesAdmitted] = {}

@@ -55,6 +55,8 @@ def load_replica(place: Place, index: int) -> Replica:
             weight_decay=adam.weight_decay,
             clip=adam.clip,
         ),
+        share_prefixes=config.packing.share_prefixes,
+        activation_bytes=config.packing.activation_mb * 1_000_000,
     )
     engine = TorchEngine(load_model(folder)[0], rows=config.cells.concurrency)
     reducer = Reducer(place.folder, index, place.instance, REDUCTION_SECONDS)

@@ -1,20 +1,29 @@
 """Turn admitted trajectories into rows and micro-steps (design §7, Packing).
 
-Three nested bins, each filled first-fit decreasing: executions into micro-steps, so that an execution's ratio can be
-taken in one place; an execution that fits into none over several micro-steps of its own; segments into rows.
+Three nested bins: executions into micro-steps, so that an execution's ratio can be taken in one place; an execution
+that fits into none over several micro-steps of its own; segments into rows. Where the trainer computes shared prefixes
+once, a row's tokens are counted the same way, so that segments are drawn to those they share most with.
 What is left out: filling a micro-step from two groups, which would make the stream wait for the second one.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import TypeVar
 
+import numpy as np
+
+from gyre.rl.prefixes import prefixes, separate
 from schemas.training import Row, Segment, TrajectoriesAdmitted, Trajectory
 
 _Item = TypeVar("_Item")
 _TOKEN_BYTES = 4
 Rows = tuple[Row, ...]
+Members = tuple[int, ...]
+"""Segments, by their index in the group."""
+Bins = tuple[tuple[Members, ...], ...]
+Size = Callable[[Sequence[Members]], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,8 @@ class Shape:
     """Tokens a row holds; a longer trajectory gets a row of its own."""
     micro_step_tokens: int
     """Tokens a micro-step holds; a longer row gets a micro-step of its own."""
+    share_prefixes: bool = False
+    """Count a token once in a row, however many of its segments begin with the same ids up to there."""
 
     def __post_init__(self) -> None:
         for name in ("groups", "group_size", "row_tokens", "micro_step_tokens"):
@@ -68,17 +79,60 @@ def pack(admitted: tuple[TrajectoriesAdmitted, ...], shape: Shape) -> Packed:
         Micro-steps in which every target of `admitted` lies exactly once, with weight 1 / (B N L_i), dimensionless.
     """
     pieces = [(each.execution, segments(each, shape)) for each in admitted if each.targets]
+    packer = _Packer(tuple(chain.from_iterable(parts for _, parts in pieces)), shape)
     split: list[Split] = []
-    fitting: list[tuple[Segment, ...]] = []
+    fitting: list[Members] = []
+    start = 0
     for execution, parts in pieces:
-        bins = first_fit_decreasing(parts, _length, shape.micro_step_tokens)
+        members = tuple(range(start, start + len(parts)))
+        start += len(parts)
+        bins = packer.micro_steps([(each,) for each in members])
         if len(bins) > 1:
-            split.append(Split(execution, tuple(_rows(each, shape) for each in bins)))
+            split.append(Split(execution, tuple(map(packer.built, bins))))
         else:
-            fitting.append(parts)
-    shared = first_fit_decreasing(fitting, lambda parts: sum(map(_length, parts)), shape.micro_step_tokens)
-    whole = tuple(_rows([segment for parts in each for segment in parts], shape) for each in shared)
-    return Packed(whole, tuple(split))
+            fitting.append(members)
+    return Packed(tuple(map(packer.built, packer.micro_steps(fitting))), tuple(split))
+
+
+class _Packer:
+    """One group's segments, by index, and what they cost together."""
+
+    def __init__(self, parts: tuple[Segment, ...], shape: Shape) -> None:
+        ids = [np.frombuffer(each.ids, "<i4") for each in parts]
+        self._parts = parts
+        self._shape = shape
+        self._tree = prefixes(ids) if shape.share_prefixes else separate(len(parts))
+        self._ranks = {index: rank for rank, index in enumerate(self._tree.order)}
+        self._lengths = [len(ids[index]) for index in self._tree.order]
+
+    def micro_steps(self, items: Sequence[Members]) -> tuple[Members, ...]:
+        """Bins of whole items: executions, or the segments of one that is too large."""
+        bins = self._best(items, self._micro_step_tokens, self._shape.micro_step_tokens)
+        return tuple(tuple(chain.from_iterable(each)) for each in bins)
+
+    def built(self, members: Members) -> Rows:
+        """A micro-step."""
+        return tuple(Row(segments=tuple(self._parts[each] for each in row)) for row in self._rows(members))
+
+    def _rows(self, members: Members) -> tuple[Members, ...]:
+        bins = self._best([(each,) for each in members], self._row_tokens, self._shape.row_tokens)
+        return tuple(tuple(chain.from_iterable(each)) for each in bins)
+
+    def _best(self, items: Sequence[Members], size: Size, capacity: int) -> Bins:
+        """Large items first pack tightly, neighbours in the prefix tree share most: take what computes least."""
+        orders = [sorted(items, key=lambda each: sum(map(self._length, each)), reverse=True)]
+        if self._shape.share_prefixes:
+            orders.append(sorted(items, key=lambda each: min(map(self._ranks.__getitem__, each))))
+        return min((fill(each, size, capacity) for each in orders), key=lambda bins: (sum(map(size, bins)), len(bins)))
+
+    def _row_tokens(self, items: Sequence[Members]) -> int:
+        return self._tree.distinct((self._ranks[each] for each in chain.from_iterable(items)), self._lengths)
+
+    def _micro_step_tokens(self, items: Sequence[Members]) -> int:
+        return sum(self._row_tokens([row]) for row in self._rows(tuple(chain.from_iterable(items))))
+
+    def _length(self, index: int) -> int:
+        return self._lengths[self._ranks[index]]
 
 
 def segments(admitted: TrajectoriesAdmitted, shape: Shape) -> tuple[Segment, ...]:
@@ -92,25 +146,31 @@ def segments(admitted: TrajectoriesAdmitted, shape: Shape) -> tuple[Segment, ...
     return tuple(_segment(each, admitted, weight) for each in with_targets)
 
 
-def first_fit_decreasing(
-    items: Sequence[_Item], size: Callable[[_Item], int], capacity: int
+def fill(
+    items: Sequence[_Item], size: Callable[[Sequence[_Item]], int], capacity: int
 ) -> tuple[tuple[_Item, ...], ...]:
-    """Put the largest first, each into the first bin with room; one larger than a bin gets one of its own.
+    """Put each item, in turn, into the bin that grows least by it, the first of equals, or into a new one.
 
-    Equal sizes keep their order, so the same items always land in the same bins. At most 11/9 of the fewest bins
-    possible, plus one.
+    One larger than a bin gets one of its own. Where nothing is shared and the largest come first, this is first-fit
+    decreasing: at most 11/9 of the fewest bins possible, plus one.
+
+    Args:
+        items: in the order in which they are placed.
+        size: of items together.
+        capacity: largest size of a bin of several items.
     """
     bins: list[list[_Item]] = []
-    free: list[int] = []
-    for item in sorted(items, key=size, reverse=True):
-        needed = size(item)
-        place = next((index for index, room in enumerate(free) if room >= needed), None)
-        if place is None:
-            bins.append([item])
-            free.append(capacity - needed)
-        else:
+    sizes: list[int] = []
+    for item in items:
+        grown = [size([*each, item]) for each in bins]
+        fitting = [place for place, total in enumerate(grown) if total <= capacity]
+        if fitting:
+            place = min(fitting, key=lambda each: grown[each] - sizes[each])
             bins[place].append(item)
-            free[place] -= needed
+            sizes[place] = grown[place]
+        else:
+            bins.append([item])
+            sizes.append(size([item]))
     return tuple(tuple(each) for each in bins)
 
 
@@ -125,12 +185,3 @@ def _segment(trajectory: Trajectory, admitted: TrajectoriesAdmitted, weight: flo
         advantage=admitted.advantage,
         weight=weight,
     )
-
-
-def _rows(parts: Sequence[Segment], shape: Shape) -> Rows:
-    bins = first_fit_decreasing(parts, _length, shape.row_tokens)
-    return tuple(Row(segments=each) for each in bins)
-
-
-def _length(segment: Segment) -> int:
-    return len(segment.target)

@@ -1,11 +1,13 @@
 """Rows of packed segments as tensors, and the log-probabilities of their targets (design §7, Packing).
 
-Attention is causal inside a segment and absent between segments; positions restart at 0. Logits exist only where the
-next token is a target, a few hundred at a time, and are computed again in the backward pass: a vocabulary of 49k would
-otherwise cost 200 kB a target.
+Attention is causal inside a segment and absent between segments; positions restart at 0. With shared prefixes a row is
+the prefix tree of its segments instead: each node once, at its depth, seeing its ancestors only, so that its hidden
+state is that of the same token in every segment through it. Logits exist only where the next token is a target, a few
+hundred at a time, and are computed again in the backward pass: a vocabulary of 49k would otherwise cost 200 kB a
+target.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from gyre.rl.prefixes import Prefixes, prefixes, seats, separate
 from gyre.trainers.port import MicroStepRefused
 from schemas.training import Row, Segment
 
@@ -23,18 +26,20 @@ _LOGIT_CHUNK = 256  # targets whose logits exist at once: 50 MB at a vocabulary 
 
 @dataclass(frozen=True, slots=True)
 class RowTensors:
-    """One row of T tokens with U targets."""
+    """One row of T tokens with U targets, D of them distinct: predicted from another place, or another token."""
 
     ids: Tensor
     """(1, T) int64."""
     positions: Tensor
     """(1, T) int64, from 0 in each segment."""
     mask: Tensor | None
-    """(1, 1, T, T) float32, 0 where a query sees a key and -inf elsewhere; None for one segment: plainly causal."""
+    """(1, 1, T, T) float32, 0 where a query sees a key and -inf elsewhere; None for a single path: plainly causal."""
     sources: Tensor
-    """(U,) int64: where in the row the token before each target lies."""
+    """(D,) int64: where in the row the token before each distinct target lies."""
     tokens: Tensor
-    """(U,) int64: the targets themselves."""
+    """(D,) int64: the distinct targets themselves."""
+    distinct: Tensor
+    """(U,) int64: which of the D each target is."""
     log_roll: Tensor
     """(U,) float64, nats."""
     owner: Tensor
@@ -43,31 +48,37 @@ class RowTensors:
     """(U,) float64: 1 / (B N L_i)."""
 
 
-def row_tensors(row: Row, owners: Mapping[str, int], vocabulary: int) -> RowTensors:
-    """Lay a row's segments end to end.
+def row_tensors(row: Row, owners: Mapping[str, int], vocabulary: int, *, share_prefixes: bool) -> RowTensors:
+    """Lay a row's segments end to end, or as their prefix tree.
 
     Args:
         row: at least one segment.
         owners: index of each execution in the micro-step.
         vocabulary: ids must be below it.
+        share_prefixes: lay out what segments have in common once.
     Raises:
         MicroStepRefused: lengths differ, an id is outside the vocabulary, there is no target, or one has no context or
             no finite log-probability; names execution, leaf, value and rule.
     """
     parts = [_segment(each, vocabulary) for each in row.segments]
-    lengths = [len(ids) for ids, _, _ in parts]
-    starts = np.cumsum([0, *lengths[:-1]])
-    places = [start + np.flatnonzero(target) for start, (_, target, _) in zip(starts, parts, strict=True)]
-    counts = [len(each) for each in places]
-    ids = np.concatenate([each[0] for each in parts]).astype(np.int64)
-    where = np.concatenate(places)
-    log_roll = np.concatenate([logprobs[target] for _, target, logprobs in parts])
+    tree = prefixes([each[0] for each in parts]) if share_prefixes else separate(len(parts))
+    places, tokens = seats(tree, [len(each[0]) for each in parts])
+    ids, positions = np.zeros((2, tokens), np.int64)
+    for path, (segment, _, _) in zip(places, parts, strict=True):
+        ids[path], positions[path] = segment, np.arange(len(path))
+    marked = [np.flatnonzero(target) for _, target, _ in parts]
+    counts = [len(each) for each in marked]
+    sources = np.concatenate([path[here - 1] for path, here in zip(places, marked, strict=True)])
+    wanted = np.concatenate([part[0][here] for part, here in zip(parts, marked, strict=True)])
+    pairs, distinct = np.unique(sources * vocabulary + wanted, return_inverse=True)
+    log_roll = np.concatenate([part[2][here] for part, here in zip(parts, marked, strict=True)])
     return RowTensors(
         ids=torch.from_numpy(ids)[None],
-        positions=torch.cat([torch.arange(length) for length in lengths])[None],
-        mask=_block_mask(lengths) if len(lengths) > 1 else None,
-        sources=torch.from_numpy(where - 1),
-        tokens=torch.from_numpy(ids[where]),
+        positions=torch.from_numpy(positions)[None],
+        mask=_mask(tree, places, tokens),
+        sources=torch.from_numpy(pairs // vocabulary),
+        tokens=torch.from_numpy(pairs % vocabulary),
+        distinct=torch.from_numpy(distinct),
         log_roll=torch.from_numpy(log_roll.astype(np.float64)),
         owner=torch.from_numpy(np.repeat([owners[each.execution] for each in row.segments], counts)),
         weight=torch.from_numpy(np.repeat([float(each.weight) for each in row.segments], counts)),
@@ -84,10 +95,10 @@ def target_log_probs(model: Any, row: RowTensors, temperature: float) -> Tensor:
     """
     body, head = model.base_model, model.get_output_embeddings()
     hidden = body(input_ids=row.ids, position_ids=row.positions, attention_mask=row.mask, use_cache=False)
-    context = hidden.last_hidden_state[0, row.sources]  # (U, H)
+    context = hidden.last_hidden_state[0, row.sources]  # (D, H)
     parts = zip(torch.split(context, _LOGIT_CHUNK), torch.split(row.tokens, _LOGIT_CHUNK), strict=True)
     logs = [checkpoint(_log_probs, head, states, tokens, temperature, use_reentrant=False) for states, tokens in parts]
-    return torch.cat(logs).double()
+    return torch.cat(logs)[row.distinct].double()
 
 
 def _log_probs(head: nn.Module, states: Tensor, tokens: Tensor, temperature: float) -> Tensor:
@@ -95,9 +106,17 @@ def _log_probs(head: nn.Module, states: Tensor, tokens: Tensor, temperature: flo
     return logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(1)
 
 
-def _block_mask(lengths: list[int]) -> Tensor:
-    segment = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))  # (T,)
-    seen = (segment[:, None] == segment[None, :]).tril_()
+def _mask(tree: Prefixes, places: Sequence[NDArray[np.int64]], tokens: int) -> Tensor | None:
+    """Each token sees its ancestors and itself."""
+    if tokens == max(map(len, places)):
+        return None
+    seen = torch.zeros(tokens, tokens, dtype=torch.bool)
+    for index, common in zip(tree.order, tree.common, strict=True):
+        ancestors, own = places[index][:common], places[index][common:]
+        if len(own):
+            rows = slice(int(own[0]), int(own[-1]) + 1)
+            seen[rows, rows] = torch.ones(len(own), len(own), dtype=torch.bool).tril_()
+            seen[rows, torch.from_numpy(ancestors)] = True
     return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))[None, None]
 
 

@@ -1,17 +1,15 @@
 """The trainer on one machine: a causal language model of transformers in float32, its gradient in one flat accumulator.
 
-Rows run one after another, so that memory is that of the longest row, not of the micro-step; decoder layers of long
-rows are computed again in the backward pass. Each target's weight is in its segment, so micro-steps simply add up.
-What is left out: tree attention over shared prefixes, mixed precision, sharding.
+Rows run one after another, so that memory is that of the longest row, not of the micro-step; of long rows some decoder
+layers are computed again in the backward pass. What a row's segments have in common is computed once. Each target's
+weight is in its segment, so micro-steps simply add up. What is left out: mixed precision, sharding.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from gyre.rl import objective
 from gyre.rl.objective import Decision, Targets
@@ -19,10 +17,9 @@ from gyre.trainers.batches import RowTensors, row_tensors, target_log_probs
 from gyre.trainers.checkpoint import load_tensors, save_tensors
 from gyre.trainers.optimizer import Adam, AdamSettings, refuse_misfit
 from gyre.trainers.port import AccumulatorSpoilt, Applied, Finished, MicroStepRefused, Saved
+from gyre.trainers.recompute import Recompute
 from gyre.trainers.stats import Tally
 from schemas.training import MicroStepEnqueued, RatioMeasured
-
-_RECOMPUTE_TOKENS = 512  # longer rows keep one hidden state a layer instead of all activations
 
 
 class TorchTrainer:
@@ -33,11 +30,22 @@ class TorchTrainer:
         temperature: the rollout's, above 0.
         settings: the objective.
         adam: the optimizer; its state is made when first needed, which is on the core.
+        share_prefixes: compute a prefix that segments of a row have in common once (tree attention).
+        activation_bytes: most that a row's layers keep for the backward pass; see `Recompute`.
     Raises:
         ValueError: the temperature, or a model that is not full attention under one linear head.
     """
 
-    def __init__(self, model: Any, temperature: float, settings: objective.Settings, adam: AdamSettings) -> None:
+    def __init__(
+        self,
+        model: Any,
+        temperature: float,
+        settings: objective.Settings,
+        adam: AdamSettings,
+        *,
+        share_prefixes: bool,
+        activation_bytes: int,
+    ) -> None:
         if temperature <= 0.0:
             raise ValueError(f"temperature = {temperature}: training needs the rollout's, above 0")
         _refuse_other_architectures(model.config)
@@ -48,7 +56,8 @@ class TorchTrainer:
         self._adam_settings = adam
         self._adam: Adam | None = None
         self._parameters = dict(model.named_parameters())
-        self._layers = _recomputable(model)
+        self._share_prefixes = share_prefixes
+        self._recompute = Recompute(model, activation_bytes)
         self._flat: Tensor | None = None
         self._spoilt = False
 
@@ -99,7 +108,8 @@ class TorchTrainer:
         """See the port."""
         self._refuse_spoilt()
         owners, advantages = _executions(enqueued)
-        rows = [row_tensors(each, owners, self._vocabulary) for each in enqueued.rows]
+        share = self._share_prefixes
+        rows = [row_tensors(each, owners, self._vocabulary, share_prefixes=share) for each in enqueued.rows]
         if enqueued.kind == "measure":
             return self._measured(enqueued, owners, rows)
         decisions = {
@@ -155,10 +165,7 @@ class TorchTrainer:
 
     def _train(self, row: RowTensors, decisions: dict[int, Decision], advantages: list[float], tally: Tally) -> None:
         self._accumulator()
-        for layer in self._layers:
-            layer.training = (
-                row.ids.numel() > _RECOMPUTE_TOKENS
-            )  # of the layer alone: what is inside stays in eval mode
+        self._recompute.prepare(row.ids.numel())
         log_pi = target_log_probs(self._model, row, self._temperature)
         log_ratio = log_pi.detach() - row.log_roll
         if not log_pi.isfinite().all():
@@ -222,16 +229,6 @@ def file_state(model: nn.Module) -> tuple[dict[str, Tensor], set[str]]:
     every = model.state_dict()
     kept = {name: each for name, each in every.items() if first.setdefault(each.data_ptr(), name) == name}
     return kept, set(every) - set(kept)
-
-
-def _recomputable(model: nn.Module) -> list[Any]:
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    layers: list[Any] = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
-    for each in layers:
-        each.gradient_checkpointing = True
-        each._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # noqa: SLF001 - its documented hook
-    return layers
 
 
 def _refuse_other_architectures(config: Any) -> None:

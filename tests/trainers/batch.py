@@ -1,6 +1,6 @@
 """A batch with every hard case in it, a tiny model, and the loss and gradient that NumPy float64 finds for them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,8 +59,12 @@ def tiny_model() -> Any:
     return LlamaForCausalLM(config).eval()
 
 
-def trainer(settings: Settings | None = None, adam: AdamSettings | None = None) -> TorchTrainer:
-    return TorchTrainer(tiny_model(), TEMPERATURE, settings or Settings(), adam or AdamSettings())
+def trainer(
+    adam: AdamSettings | None = None, model: Any = None, temperature: float = TEMPERATURE, **more: Any
+) -> TorchTrainer:
+    """All activations kept and prefixes shared, unless said otherwise."""
+    how = {"share_prefixes": True, "activation_bytes": 1 << 30} | more
+    return TorchTrainer(model or tiny_model(), temperature, Settings(), adam or AdamSettings(), **how)
 
 
 def log_probs(model: Any, ids: Sequence[int], temperature: float = TEMPERATURE) -> torch.Tensor:
@@ -128,18 +132,22 @@ class Expected:
 
 
 def expected(cases: Sequence[Case] = CASES) -> Expected:
+    """What the formulas give for these cases, each trajectory computed by itself."""
+    return formulas({case.name: segments(case) for case in cases})
+
+
+def formulas(executions: Mapping[str, Sequence[Segment]]) -> Expected:
     """Design §7 in NumPy float64: s_i over T_i, m_i, rho_bar, l_u, 1/L_i, 1/(B N); torch only differentiates log pi."""
     model = tiny_model().double()
     loss, ratio, mask, sums = 0.0, {}, {}, {}
-    for case in cases:
-        parts = segments(case)
+    for name, parts in executions.items():
         chosen = [np.frombuffer(each.target, np.uint8).astype(bool) for each in parts]
         log_pis = [log_probs(model, np.frombuffer(each.ids, "<i4").tolist()) for each in parts]
         log_pi_graph = torch.cat([each[torch.from_numpy(here)] for each, here in zip(log_pis, chosen, strict=True)])
         log_pi = log_pi_graph.detach().numpy()
         rolled = [np.frombuffer(each.logprobs, "<f4").astype(np.float64) for each in parts]
         log_roll = np.concatenate([each[here] for each, here in zip(rolled, chosen, strict=True)])
-        count, advantage = len(log_pi), case.advantage
+        count, advantage = len(log_pi), parts[0].advantage
         s = float(np.exp(np.mean(log_pi - log_roll)))
         m = 0 if (advantage > 0 and s > 1.005) or (advantage < 0 and s < 0.995) else 1
         rho_bar = np.minimum(np.exp(log_pi - log_roll), 5.0)
@@ -148,7 +156,7 @@ def expected(cases: Sequence[Case] = CASES) -> Expected:
         loss += float(losses.sum()) / count / ORIGINALS
         slope = np.where(raw < 100.0, -m * rho_bar * advantage, 0.0) / count / ORIGINALS
         log_pi_graph.backward(torch.from_numpy(slope))
-        ratio[case.name], mask[case.name], sums[case.name] = s, m, float(losses.sum())
+        ratio[name], mask[name], sums[name] = s, m, float(losses.sum())
     gradient = np.concatenate([each.grad.numpy().ravel() for each in model.parameters()])
     return Expected(loss, gradient, ratio, mask, sums)
 

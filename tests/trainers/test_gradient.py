@@ -142,15 +142,6 @@ def test_a_split_executions_stats_are_those_of_its_part_under_the_whole_ratio() 
         assert sum(each.loss for each in found[name]) == pytest.approx(wanted().sums[name], rel=1e-5)
 
 
-def test_a_long_row_whose_layers_are_recomputed_gives_the_gradient_of_its_parts() -> None:
-    copies = 1 + 600 // sum(len(each.target) for each in everything())
-    long = micro_step([everything() * copies])
-    assert long.tokens > 512
-    trainer = batch.trainer()
-    trainer.micro_step(long)
-    assert distance(trainer.gradient / copies, wanted().gradient) < CLOSE
-
-
 def test_the_same_input_gives_the_same_bits() -> None:
     first, second = batch.trainer(), batch.trainer()
     for each in (first, second):

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gyre.rl.objective import Settings
 from gyre.trainers.optimizer import AdamSettings
 from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused, WeightsRefused
-from gyre.trainers.torch import TorchTrainer
 from schemas.base import pack_floats, pack_ints
 from schemas.training import Segment
 from tests.trainers import batch
@@ -57,7 +55,7 @@ def test_weights_of_a_transformers_folder_load(tmp_path: Path, parts: list[Segme
     with torch.no_grad():
         model.model.norm.weight.mul_(1.5)
     model.save_pretrained(tmp_path)
-    trainer, twin = batch.trainer(), TorchTrainer(model, batch.TEMPERATURE, Settings(), FAST)
+    trainer, twin = batch.trainer(), batch.trainer(FAST, model)
     trainer.load(tmp_path / "model.safetensors")
     for each in (trainer, twin):
         each.micro_step(micro_step([parts]))
@@ -189,12 +187,12 @@ def test_weights_that_give_no_numbers_stop_training(parts: list[Segment]) -> Non
 
 def test_a_temperature_of_zero_and_other_architectures_are_refused() -> None:
     with pytest.raises(ValueError, match="temperature = 0"):
-        TorchTrainer(batch.tiny_model(), 0.0, Settings(), FAST)
+        batch.trainer(temperature=0.0)
     bent = batch.tiny_model()
     bent.config.logits_scaling = 8.0
     with pytest.raises(ValueError, match=r"llama: logits_scaling = 8\.0"):
-        TorchTrainer(bent, 1.0, Settings(), FAST)
+        batch.trainer(model=bent)
     window = batch.tiny_model()
     window.config.sliding_window = 128
     with pytest.raises(ValueError, match=r"llama: layer_types .*sliding_window = 128"):
-        TorchTrainer(window, 1.0, Settings(), FAST)
+        batch.trainer(model=window)
