@@ -66,15 +66,18 @@ def demo(steps: Steps = None, seed: Seed = None, overrides: Set = None, as_json:
 
 @app.command()
 def resume(
-    run: Annotated[str, typer.Argument(help="Name of a run.")], runs: Runs = Path("runs"), as_json: Json = False
+    run: Annotated[str, typer.Argument(help="Name of a run.")],
+    runs: Runs = Path("runs"),
+    overrides: Set = None,
+    as_json: Json = False,
 ) -> None:
-    """Go on with a run where its log ends.
+    """Go on with a run where its log ends. Its log may be given more room: --set bus.max_bytes=4294967296.
 
     Example: gyre resume run-1129-183000-ab12
     """
     from services.train import resume as go_on
 
-    _finish(go_on((runs / run).absolute()), as_json)
+    _finish(go_on((runs / run).absolute(), overrides or []), as_json)
 
 
 @app.command()

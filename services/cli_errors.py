@@ -8,6 +8,7 @@ import typer
 
 from bus.errors import BusError
 from gyre.errors import GyreError
+from services.exits import EXIT_FAILED, EXIT_FULL, EXIT_INTERRUPTED, is_full
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -23,9 +24,9 @@ class Errors:
         """Nothing."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> Literal[False]:
-        """Turn a known error into its line and exit code 1."""
+        """Turn a known error into its line and exit code."""
         if isinstance(error, GyreError | BusError | OSError):
-            fail(str(error), 1)
+            fail(str(error), EXIT_FULL if is_full(error) else EXIT_FAILED)
         if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
-            fail("stopped", 130)
+            fail("stopped", EXIT_INTERRUPTED)
         return False

@@ -12,19 +12,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from types import ModuleType
 
-from bus.errors import BusError, StreamFull
+from bus.errors import BusError
 from bus.log import BusPort
 from gyre.errors import GyreError
+from services.exits import EXIT_FAILED, EXIT_FULL, EXIT_REPLACED, is_full
 from services.leash import hold_leash
 from services.place import Place, connect
 
 log = logging.getLogger("gyre")
 SERVICES = ("scheduler", "runner", "proxy", "builder", "evaluator", "admission", "packer", "examiner", "cell")
-EXIT_FAILED = 1
-EXIT_FULL = 4
-"""The log takes nothing more: starting again changes nothing."""
-EXIT_REPLACED = 3
-"""Somebody else holds this office or this cell: starting it again would only take it back."""
 
 
 async def serve(service: str, folder: Path, cell: int | None, edge: bool = False) -> int:
@@ -69,12 +65,11 @@ def main(service: str, folder: Path, cell: int | None = None, edge: bool = False
     )
     try:
         return uvloop.run(serve(service, folder, cell, edge))
-    except StreamFull as error:
+    except Exception as error:
+        if not is_full(error) and not isinstance(error, GyreError | BusError):
+            raise
         log.error("%s", error)  # noqa: TRY400 - one line for people
-        return EXIT_FULL
-    except (GyreError, BusError) as error:
-        log.error("%s", error)  # noqa: TRY400 - one line for people
-        return EXIT_FAILED
+        return EXIT_FULL if is_full(error) else EXIT_FAILED
 
 
 if __name__ == "__main__":

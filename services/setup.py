@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from bus.log import Expect
 from bus.server import NatsServer
 from bus.streams import Limits
 from gyre.config import Config
-from gyre.errors import GyreError
+from gyre.config_file import read_table
+from gyre.errors import ConfigError, GyreError, Problem
 from gyre.tasks.folder import Task, load_tasks
 from gyre.tasks.word_folders import write_word_tasks
 from schemas.refs import WeightsRef
@@ -107,14 +109,37 @@ async def _opened(config: Config, run: str, folder: Path) -> Opened:
     return Opened(folder, run, url, server)
 
 
-def reopen_run(folder: Path) -> Opened:
-    """Open a run that was begun: its server serves again, at the address noted in the folder."""
+async def reopen_run(folder: Path, max_bytes: int | None = None) -> Opened:
+    """Open a run that was begun: its server serves again, at the address noted in the folder.
+
+    Its queues get the leases of today; its streams keep their sizes unless `max_bytes` gives them another.
+
+    Raises:
+        RunNotFound, SetupError, BusError: one line with the way out; a server that was started here is stopped again.
+    """
     note = Note.read(folder)
     embedded = (folder / "nats").is_dir()
-    server = start_server(folder, note.durability) if embedded else None
-    url = server.url if server else note.url
-    Note(note.run, url, note.durability).write(folder)
+    server = await asyncio.to_thread(start_server, folder, note.durability) if embedded else None
+    try:
+        url = server.url if server else note.url
+        Note(note.run, url, note.durability).write(folder)
+        await _renew(folder, note.run, url, max_bytes)
+    except BaseException:
+        if server and not server.adopted:
+            server.stop()
+        raise
     return Opened(folder, note.run, url, server)
+
+
+def asked_bytes(overrides: Sequence[str]) -> int | None:
+    """The one thing about a begun run that may be changed, `bus.max_bytes`, if it is. Raises `ConfigError`."""
+    table = read_table(None, overrides)
+    if not table:
+        return None
+    if list(table) != ["bus"] or list(table["bus"]) != ["max_bytes"]:
+        rule = "the configuration of a run that was begun stays as it was, but for bus.max_bytes"
+        raise ConfigError("", (Problem("--set", " ".join(overrides), rule),))
+    return Config.of(table).bus.max_bytes
 
 
 def start_server(folder: Path, durability: Durability) -> NatsServer:
@@ -141,6 +166,21 @@ def copy_tasks(source: str, target: Path, seed: int) -> tuple[Task, ...]:
         load_tasks(Path(source).expanduser())
         shutil.copytree(Path(source).expanduser(), target, symlinks=True)
     return load_tasks(target)
+
+
+async def _renew(folder: Path, run: str, url: str, max_bytes: int | None) -> None:
+    """Provision a run that is there. Raises `SetupError` where a log holds more than it may have."""
+    instance = new_instance("control")
+    bus = await Bus.connect(url, run, "control", instance, folder, patience_seconds=OPEN_SECONDS)
+    try:
+        ev, calls = await bus.room()
+    finally:
+        await bus.close()
+    used = max(ev.used, calls.used)
+    if max_bytes is not None and max_bytes <= used:
+        raise SetupError(f"bus.max_bytes = {max_bytes}: the log of run {run} holds {used} bytes already; give it more")
+    limits = Limits(max_bytes or ev.limit, max_bytes or calls.limit, ack_wait_seconds=LEASE_SECONDS)
+    await (await Bus.connect(url, run, "control", instance, folder, create=True, limits=limits)).close()
 
 
 async def _begin(config: Config, run: str, folder: Path, url: str, started: RunStarted) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -11,16 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bus.errors import BusError
 from bus.server import NatsServer
 from gyre.config import Config
 from gyre.sandboxes.orphans import kill_leftovers
-from services.runtime import EXIT_FULL, EXIT_REPLACED
+from services.exits import EXIT_FULL, EXIT_REPLACED, is_full
 
 log = logging.getLogger("gyre")
 STOP_SECONDS = 10.0
 QUICK_SECONDS = 5.0
 MOST_QUICK_DEATHS = 5
 SERVER_CHECK_SECONDS = 0.5
+LEAST_FREE_BYTES = 16 << 20
+"""Of the run's disk: with less the run ends in order, before writes fail in the middle of things."""
 
 
 def services_of(config: Config) -> tuple[tuple[str, int | None], ...]:
@@ -62,6 +66,8 @@ class Supervisor:
     children: list[Child] = field(default_factory=list)
     fatal: str = ""
     """Why the run cannot go on, once that is so."""
+    full: bool = False
+    """Whether it could go on if there were room."""
     _stopping: bool = False
 
     async def run(self, finished: Callable[[], bool]) -> None:
@@ -69,7 +75,7 @@ class Supervisor:
         (self.folder / "logs").mkdir(exist_ok=True)
         self.children = [Child(service, cell) for service, cell in services_of(self.config)]
         keepers = [asyncio.create_task(self._keep(child)) for child in self.children]
-        keepers.append(asyncio.create_task(self._keep_server()))
+        keepers.append(asyncio.create_task(self._keep_store()))
         try:
             while not finished() and not self.fatal:  # noqa: ASYNC110 - both are plain facts of other tasks
                 await asyncio.sleep(0.1)
@@ -79,6 +85,11 @@ class Supervisor:
             for keeper in keepers:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
+
+    def give_up(self, why: str, full: bool) -> None:
+        """End the run in order; the first reason counts."""
+        if not self.fatal:
+            self.fatal, self.full = why, full
 
     def kill(self) -> None:
         """End every process at once."""
@@ -107,7 +118,7 @@ class Supervisor:
                 log.warning("%s stopped: another one took its place (see %s)", child.name, self._log(child))
                 return
             if code == EXIT_FULL:
-                self.fatal = self._last_line(child)
+                self.give_up(self._last_line(child), full=True)
                 return
             await self._after_death(child, code)
 
@@ -116,9 +127,8 @@ class Supervisor:
         quick = time.monotonic() - child.born < QUICK_SECONDS
         child.quick_deaths = child.quick_deaths + 1 if quick else 0
         if child.quick_deaths >= MOST_QUICK_DEATHS:
-            self.fatal = (
-                f"{child.name} ended {child.quick_deaths} times at once (exit {code}): {self._last_line(child)}"
-            )
+            why = f"{child.name} ended {child.quick_deaths} times at once (exit {code}): {self._last_line(child)}"
+            self.give_up(why, full=False)
             return
         log.warning("%s ended with exit %s; starting it again", child.name, code)
         await asyncio.sleep(0.05 * 2**child.quick_deaths)
@@ -140,16 +150,30 @@ class Supervisor:
             _signal(child, signal.SIGKILL)
         return child.process
 
-    async def _keep_server(self) -> None:
-        """The server is no child to wait for: it may have been adopted."""
-        while self.server is not None and not self._stopping:
+    async def _keep_store(self) -> None:
+        """Watch the run's disk, and the server, which is no child to wait for: it may have been adopted."""
+        while not self._stopping:
             await asyncio.sleep(SERVER_CHECK_SECONDS)
-            if not _alive(self.server.pid) and not self._stopping:
-                log.warning("nats-server ended; starting it again")
-                try:
-                    await asyncio.to_thread(self.server.start)
-                except Exception as error:  # noqa: BLE001 - the process's edge: said, and tried again
-                    log.error("nats-server: %s", error)  # noqa: TRY400
+            self._check_disk()
+            if self.server is not None and not self.fatal and not self._stopping:
+                await self._keep_server(self.server)
+
+    def _check_disk(self) -> None:
+        free = shutil.disk_usage(self.folder).free
+        if free < LEAST_FREE_BYTES:
+            self.give_up(f"its disk has {free >> 20} MiB free, {LEAST_FREE_BYTES >> 20} are needed", full=True)
+
+    async def _keep_server(self, server: NatsServer) -> None:
+        if not _alive(server.pid):
+            log.warning("nats-server ended; starting it again")
+            try:
+                await asyncio.to_thread(server.start)
+            except (BusError, OSError) as error:
+                if is_full(error):
+                    self.give_up(str(error), full=True)
+                log.error("nats-server: %s", error)  # noqa: TRY400 - said, and tried again
+        elif trouble := await asyncio.to_thread(server.trouble):
+            self.give_up(f"nats-server: {trouble}", full=True)
 
     async def _stop(self) -> None:
         for child in self.children:
@@ -171,7 +195,7 @@ class Supervisor:
 
     def _last_line(self, child: Child) -> str:
         lines = self._log(child).read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1].rpartition(" ERROR ")[2] if lines else "it said nothing"
 
 
 def _signal(child: Child, number: signal.Signals) -> None:

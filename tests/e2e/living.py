@@ -109,9 +109,11 @@ class Command:
 
 
 @asynccontextmanager
-async def opened_run(folder: Path, steps: int = 4, groups: int = 2) -> AsyncGenerator[tuple[Opened, Bus]]:
+async def opened_run(
+    folder: Path, steps: int = 4, groups: int = 2, overrides: tuple[str, ...] = ()
+) -> AsyncGenerator[tuple[Opened, Bus]]:
     """A run that is ready for `gyre resume`, and an ear on its log; its server is ended afterwards."""
-    opened = await open_run(Config.load(write_config(folder, steps, groups)))
+    opened = await open_run(Config.load(write_config(folder, steps, groups), overrides))
     bus = await Bus.connect(opened.url, opened.run, "reader", new_instance("reader"), opened.folder)
     try:
         yield opened, bus

@@ -17,8 +17,8 @@ from schemas.envelope import Event
 from schemas.roles import CellLost, CellRegistered
 from schemas.runs import OfficeTaken
 from schemas.training import MicroStepClaimed
+from services.exits import EXIT_REPLACED
 from services.place import new_instance
-from services.runtime import EXIT_REPLACED
 from services.source import messages, open_source
 from tests.e2e.living import Command, all_gone, heard, listening, opened_run, processes
 from tests.e2e.rules import check_log

@@ -1,0 +1,26 @@
+"""Exit codes of commands and services, and which of them an error ends with."""
+
+import errno
+
+from bus.errors import DiskFull, StreamFull
+from gyre.errors import GyreError
+
+EXIT_FAILED = 1
+EXIT_REPLACED = 3
+"""Somebody else holds this office or this cell: starting it again would only take it back."""
+EXIT_FULL = 4
+"""The log or the disk takes nothing more: starting again changes nothing before there is room."""
+EXIT_INTERRUPTED = 130
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class RunFull(GyreError):
+    """A run has no room to go on: nothing acknowledged is lost, and it resumes once there is room."""
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether it says that a disk, a quota or a stream is full (safetensors tells it by text only)."""
+    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        return True
+    return isinstance(error, StreamFull | DiskFull | RunFull) or "(os error 28)" in str(error)
