@@ -1,42 +1,40 @@
-"""The proxy: an OpenAI endpoint for harnesses in front of the cells, at /x/<token>/v1/...
+"""The proxy: the APIs that harnesses speak, in front of the cells, at /x/<token>/...
 
-The only thing that a harness knows of gyre. Streams begin at once and are kept alive by empty chunks, whole turns
-follow (design §7); a harness never sees a cell change its role, fail or be replaced.
+The only thing that a harness knows of gyre: it never sees a cell change its role, fail or be replaced (design §7). A
+log or a disk that takes no more is told to whoever asks, and waited for where nobody does.
 """
 
 import asyncio
 import contextlib
 import errno
-import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
 
+from bus.errors import StreamFull
 from bus.log import BusPort
 from gyre.engines.remote import RemoteEngine
 from gyre.errors import GyreError
 from gyre.models.load import find_model
-from gyre.proxy import chat
 from gyre.proxy.adapters.registry import find_adapter
 from gyre.proxy.chat_model import ChatModel
-from gyre.proxy.errors import CallError, TemplateUnusable, Unauthorized
+from gyre.proxy.errors import TemplateUnusable
 from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
 from services.place import Place
-from services.proxy_calls import Calls, Finished, Job
+from services.proxy_calls import Calls
 from services.proxy_draw import Connect, Engines
+from services.proxy_http import proxy_app
 from services.proxy_world import World
 
 KEEP_ALIVE_SECONDS = 10.0
-MAX_BODY_BYTES = 64 * 2**20
 _BIND_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
+_SEAL_PAUSE_SECONDS = 1.0
 _LOG = logging.getLogger(__name__)
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ProxyFailed(GyreError):
@@ -102,7 +100,7 @@ async def serve_proxy(bus: BusPort, settings: ProxySettings, connect: Connect = 
     calls = Calls(bus, world, engines, lambda name, seed: Session(name, seed, template, limits, harness))
     following = asyncio.create_task(world.follow())
     ready = asyncio.create_task(world.caught_up())
-    app = proxy_app(settings, world, calls, ready)
+    app = proxy_app(world, calls, ready, settings.context_tokens, settings.keep_alive_seconds)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
     try:
         await runner.setup()
@@ -117,86 +115,6 @@ async def serve_proxy(bus: BusPort, settings: ProxySettings, connect: Connect = 
         await engines.close()
 
 
-def proxy_app(settings: ProxySettings, world: World, calls: Calls, ready: "asyncio.Task[None]") -> web.Application:
-    """The HTTP face; requests that come before `ready` wait for it."""
-
-    async def execution_of(request: web.Request) -> str:
-        await asyncio.shield(ready)
-        token = request.match_info["token"]
-        key = request.headers.get("Authorization", "")
-        if key and key.removeprefix("Bearer ").strip() != token:
-            raise Unauthorized("key: is not the token in the path; use the same for both")
-        return await world.execution(token)
-
-    async def completions(request: web.Request) -> web.StreamResponse:
-        execution = await execution_of(request)
-        body = await request.read()
-        asked = chat.parse(body)
-        job = await calls.open(execution, asked.asked, hashlib.sha256(body).digest())
-        try:
-            if asked.stream:
-                response = await _streamed(request, asked, job, settings.keep_alive_seconds)
-            else:
-                answered = chat.completion(_reply(asked, await job.answer()))
-                response = web.Response(body=answered, content_type="application/json")
-                await response.prepare(request)
-                await response.write_eof()
-        finally:
-            calls.leave(job)
-        calls.confirm(job)
-        return response
-
-    async def models(request: web.Request) -> web.Response:
-        await execution_of(request)
-        return web.Response(body=chat.models_body("policy", settings.context_tokens), content_type="application/json")
-
-    app = web.Application(middlewares=[_refusals], client_max_size=MAX_BODY_BYTES)
-    app.add_routes([web.post("/x/{token}/v1/chat/completions", completions), web.get("/x/{token}/v1/models", models)])
-    return app
-
-
-async def _streamed(request: web.Request, asked: chat.ChatRequest, job: Job, every: float) -> web.StreamResponse:
-    """Headers at once, an empty chunk now and then while the turn is not whole, then all of it."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    await response.prepare(request)
-    opening = chat.opening(job.call, asked.model, int(time.time()))
-    answering = asyncio.ensure_future(job.answer())
-    try:
-        while True:
-            await response.write(opening)
-            if (await asyncio.wait((answering,), timeout=every))[0]:
-                break
-        for chunk in chat.chunks(_reply(asked, answering.result()), include_usage=asked.include_usage):
-            await response.write(chunk)
-    except CallError as error:
-        await response.write(chat.error_event(error))
-    finally:
-        answering.cancel()
-    await response.write_eof()
-    return response
-
-
-def _reply(asked: chat.ChatRequest, finished: Finished) -> chat.Reply:
-    return chat.Reply(
-        call=finished.call,
-        model=asked.model,
-        created=int(time.time()),
-        message=finished.message,
-        length=finished.length,
-        prompt_tokens=finished.prompt_tokens,
-        completion_tokens=finished.completion_tokens,
-        cached_tokens=finished.cached_tokens,
-    )
-
-
-@web.middleware
-async def _refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except CallError as error:
-        return web.Response(body=chat.error_body(error), status=error.status, content_type="application/json")
-
-
 async def _seal(world: World, calls: Calls, ready: "asyncio.Task[None]") -> None:
     """Seal what has terminated, also what an earlier proxy left unsealed; forget evaluations that are scored."""
     await asyncio.shield(ready)
@@ -207,7 +125,7 @@ async def _seal(world: World, calls: Calls, ready: "asyncio.Task[None]") -> None
             while True:
                 seen, closing = world.sequence, world.routes.closing
                 for execution in [name for name in closing if name not in begun]:
-                    seals.create_task(calls.seal(execution))
+                    seals.create_task(_sealed(calls, execution))
                 begun = set(closing)
                 if world.routes.evaluations is not evaluations:
                     evaluations = world.routes.evaluations
@@ -216,6 +134,16 @@ async def _seal(world: World, calls: Calls, ready: "asyncio.Task[None]") -> None
                     await world.changed()
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed
+
+
+async def _sealed(calls: Calls, execution: str) -> None:
+    """Seal one execution, when the log and the disk take it."""
+    while True:
+        try:
+            return await calls.seal(execution)
+        except (StreamFull, OSError) as error:
+            _LOG.error("execution %s: cannot be sealed yet: %s", execution, error)
+        await asyncio.sleep(_SEAL_PAUSE_SECONDS)
 
 
 async def _listen(runner: web.AppRunner, settings: ProxySettings) -> None:

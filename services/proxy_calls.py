@@ -9,73 +9,24 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-from bus.errors import Conflict, StreamFull
+from bus.errors import BusError, Conflict, StreamFull
 from bus.log import BusPort
 from gyre.core.leaves import leaves
 from gyre.core.tree import record_digest, records_digest
 from gyre.proxy.errors import Abandoned, CallError, EngineTrouble, HistoryUnrenderable, Unauthorized
 from gyre.proxy.exchange import Asked
-from gyre.proxy.normalise import Message
-from gyre.proxy.session import Drawn, Plan, Session
+from gyre.proxy.session import Plan, Session
 from schemas.calls import HistoryRejected, ModelCallRecorded, RecordsSealed, RequestCancelled
 from schemas.envelope import Event
 from services.proxy_draw import Engines
+from services.proxy_seat import Finished, Job, Seat
 from services.proxy_world import World
 from services.records import last_record, read_records
 from services.speaker import Speaker
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A recorded answer."""
-
-    call: str
-    message: Message
-    length: bool
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One call in the making, or found again, and the clients that wait for it."""
-
-    call: str
-    drawing: "asyncio.Task[Drawn] | None" = None
-    """Cancelling it ends the engine's request; None when nothing is generated."""
-    task: "asyncio.Task[Finished] | None" = None
-    waiters: int = 0
-    unconfirmed: set[str] = field(default_factory=set)
-    """The seat's own: calls whose answer may not have arrived."""
-
-    @property
-    def joinable(self) -> bool:
-        """Whether it will have an answer."""
-        return self.drawing is None or self.drawing.cancelling() == 0
-
-    async def answer(self) -> Finished:
-        """The recorded answer. Raises CallError."""
-        assert self.task is not None
-        return await asyncio.shield(self.task)
-
-
-@dataclass(slots=True)
-class Seat:
-    """One execution at the proxy."""
-
-    session: Session
-    records: list[tuple[int, str]]
-    """(sequence in CALL, digest) of each record."""
-    unconfirmed: set[str]
-    """Recorded calls whose answer may not have arrived."""
-    jobs: dict[bytes, Job] = field(default_factory=dict)
-    closed: bool = False
 
 
 class Calls:
@@ -99,16 +50,16 @@ class Calls:
         Raises:
             CallError: refused before anything was generated.
         """
-        if not self._world.is_open(execution):
-            raise Unauthorized("token: its execution has ended")
-        seat = await self._seat(execution)
-        if seat.closed:
-            raise Unauthorized("token: its execution has ended")
+        seat = await self._open_seat(execution)
         job = seat.jobs.get(key)
         if job is None or not job.joinable:
             job = self._again(seat, asked) or await self._begin(execution, seat, asked, key)
         job.waiters += 1
         return job
+
+    async def count(self, execution: str, asked: Asked) -> int:
+        """Tokens of the prompt that a request would be. Raises CallError."""
+        return (await self._open_seat(execution)).session.count(asked)
 
     def leave(self, job: Job) -> None:
         """A client has its answer or hung up; without any client left, what is still being drawn is cancelled."""
@@ -141,7 +92,8 @@ class Calls:
         """End held-out episodes whose evaluation is over: they need no seal."""
         known = self._world.routes.seeds
         for execution in [name for name in self._seats if name not in known and not self._world.is_open(name)]:
-            await self._end(await self._seat(execution))
+            with contextlib.suppress(BusError, OSError):
+                await self._end(await self._seat(execution))
             self._seats.pop(execution, None)
 
     async def close(self) -> None:
@@ -154,6 +106,14 @@ class Calls:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _open_seat(self, execution: str) -> Seat:
+        if not self._world.is_open(execution):
+            raise Unauthorized("token: its execution has ended")
+        seat = await self._seat(execution)
+        if seat.closed:
+            raise Unauthorized("token: its execution has ended")
+        return seat
 
     async def _seat(self, execution: str) -> Seat:
         making = self._seats.get(execution)
@@ -168,16 +128,17 @@ class Calls:
         for _, record in numbered:
             session.add(record)
         digests = [(sequence, record_digest(record)) for sequence, record in numbered]
-        return Seat(session, digests, set(leaves(session.tree)))
+        stops = {record.call: record.stop_sequence for _, record in numbered if record.stop_sequence}
+        return Seat(session, digests, set(leaves(session.tree)), stops)
 
     def _again(self, seat: Seat, asked: Asked) -> Job | None:
         """The finished answer to a request that is sent again because it did not arrive."""
         calls = [call for call in seat.session.finished(asked) if call in seat.unconfirmed] if seat.unconfirmed else []
         if not calls:
             return None
-        message, node = seat.session.reply(calls[-1])
-        found = Finished(calls[-1], message, node.finish == "length", node.context, node.length - node.context, 0)
-        return Job(calls[-1], task=asyncio.create_task(_at_once(found)), unconfirmed=seat.unconfirmed)
+        found = seat.finished(calls[-1], cached_tokens=0)
+        task = asyncio.create_task(_at_once(found))
+        return Job(found.call, found.prompt_tokens, task=task, unconfirmed=seat.unconfirmed)
 
     async def _begin(self, execution: str, seat: Seat, asked: Asked, key: bytes) -> Job:
         try:
@@ -194,7 +155,7 @@ class Calls:
             self._world.fold(event)
             says.append(asyncio.create_task(self._speaker.say(execution, event, self._world.sequence)))
 
-        job = seat.jobs[key] = Job(plan.call, unconfirmed=seat.unconfirmed)
+        job = seat.jobs[key] = Job(plan.call, len(plan.full_ids), unconfirmed=seat.unconfirmed)
         job.drawing = asyncio.create_task(self._engines.draw(execution, plan, say))
         job.task = asyncio.create_task(self._answer(execution, seat, job, plan, says))
         job.task.add_done_callback(lambda task: self._gone(seat, key, job, task))
@@ -224,15 +185,15 @@ class Calls:
         seconds = time.monotonic() - began
         record = seat.session.record(plan, drawn, total_seconds=seconds, delivered=job.waiters > 0)
         await self._keep(seat, record)
-        message, node = seat.session.reply(plan.call)
-        length = drawn.finish == "length"
-        return Finished(plan.call, message, length, node.context, node.length - node.context, drawn.cached_tokens)
+        return seat.finished(plan.call, drawn.cached_tokens)
 
     async def _keep(self, seat: Seat, record: ModelCallRecorded) -> None:
         with _answerable(record.call):
             sequence = await self._speaker.record(record, self._world.sequence)
         seat.session.add(record)
         seat.records.append((sequence, record_digest(record)))
+        if record.stop_sequence:
+            seat.stops[record.call] = record.stop_sequence
         seat.unconfirmed.add(record.call)
 
     def _gone(self, seat: Seat, key: bytes, job: Job, task: "asyncio.Task[Finished]") -> None:

@@ -2,7 +2,8 @@
 
 from gyre.engines.port import GenerateRequest, Generation, Sampling
 from gyre.engines.spans import add_span
-from gyre.proxy.session import Drawn, Plan
+from gyre.proxy.drawn import Drawn
+from gyre.proxy.session import Plan
 from schemas.calls import Finish, VersionSpan
 
 

@@ -12,8 +12,9 @@ from gyre.engines.port import (
     Generator,
     RequestRefused,
 )
+from gyre.proxy.drawn import Drawn
 from gyre.proxy.errors import BadRequest, CallError, EngineTrouble, PromptTooLong
-from gyre.proxy.session import Drawn, Plan
+from gyre.proxy.session import Plan
 from schemas.calls import ModelCallRetried, RouteAssigned, RouteMoved
 from schemas.envelope import Event
 from services.proxy_draft import Draft

@@ -1,159 +1,144 @@
 """The OpenAI Chat Completions protocol, in and out: bodies, server-sent events and errors as bytes. No I/O.
 
-Unknown fields, roles and model names are accepted; sampling parameters are read and not followed (design §7), but for
-a smaller `max_tokens`.
+Unknown fields, roles and model names are accepted; the fields that tools had before they were tools (`functions`,
+`function_call`) are read as their successors. What the policy thought goes out as `reasoning_content`.
 """
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 import orjson
 
-from gyre.proxy.errors import BadRequest, CallError
-from gyre.proxy.exchange import Asked
-from gyre.proxy.normalise import Json, Message, messages_of, tools_of
+from gyre.proxy.bodies import json_object, limit_of, objects, refuse_images, stops_of, string
+from gyre.proxy.errors import CallError
+from gyre.proxy.exchange import Asked, Wire
+from gyre.proxy.normalise import Json, messages_of, tools_of
+from gyre.proxy.reply import Opened, Reply, Request, WireProtocol
+from gyre.proxy.sse import data
 
 DONE = b"data: [DONE]\n\n"
+_CHOICES = {"auto": "auto", "none": "none", "required": "required"}
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """One request."""
-
-    asked: Asked
-    model: str
-    stream: bool
-    include_usage: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """One answer, ready to be worded."""
-
-    call: str
-    model: str
-    created: int
-    """Seconds since the epoch."""
-    message: Message
-    length: bool
-    """Whether it was cut by max_tokens."""
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-
-
-def parse(body: bytes) -> ChatRequest:
+def parse(body: bytes, headers: Mapping[str, str]) -> Request:
     """Read a request's body. Raises BadRequest naming what is wrong."""
-    request = _object(body)
+    request = json_object(body)
     options = request.get("stream_options")
-    model = request.get("model")
-    return ChatRequest(
-        asked=Asked(messages_of(request.get("messages")), tools_of(request.get("tools")), _max_tokens(request)),
-        model=model if isinstance(model, str) else "",
+    asked = Asked(
+        messages=messages_of(_messages(request.get("messages"))),
+        tools=tools_of(_tools(request)),
+        max_tokens=limit_of(request, "max_completion_tokens", "max_tokens"),
+        stop=stops_of(request.get("stop")),
+        tool_choice=_tool_choice(request.get("tool_choice", request.get("function_call"))),
+        wire=Wire("chat", headers, request),
+    )
+    return Request(
+        asked=asked,
+        model=string(request.get("model")),
         stream=request.get("stream") is True,
         include_usage=isinstance(options, dict) and options.get("include_usage") is True,
     )
 
 
-def completion(reply: Reply) -> bytes:
-    """The body of a whole answer."""
-    choice = {"index": 0, "message": reply.message.wire(), "logprobs": None, "finish_reason": _finish(reply)}
-    return orjson.dumps(_head(reply, "chat.completion") | {"choices": [choice], "usage": _usage(reply)})
+class Chat(WireProtocol):
+    """The protocol, to whoever moves bytes."""
+
+    parse = staticmethod(parse)
+
+    def completion(self, request: Request, reply: Reply) -> bytes:
+        """The body of a whole answer."""
+        message = {**reply.message.wire(), "content": reply.message.content or (None if reply.message.calls else "")}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
+        return orjson.dumps(
+            _head(request, reply.opened, "chat.completion") | {"choices": [choice], "usage": _usage(reply)}
+        )
+
+    def opening(self, request: Request, opened: Opened) -> bytes:
+        """The first chunk of a stream: a role and no text."""
+        return data(_chunk(request, opened, {"role": "assistant", "content": ""}))
+
+    def keep_alive(self, request: Request, opened: Opened, beat: int) -> bytes:
+        """The same chunk again: empty text is what clients of this protocol count."""
+        return self.opening(request, opened)
+
+    def events(self, request: Request, reply: Reply, beats: int) -> Iterator[bytes]:
+        """The chunks of a whole turn behind the opening, [DONE] included."""
+        opened = reply.opened
+        if reply.message.thinking:
+            yield data(_chunk(request, opened, {"reasoning_content": reply.message.thinking}))
+        if reply.message.content:
+            yield data(_chunk(request, opened, {"content": reply.message.content}))
+        for index, call in enumerate(reply.message.calls):
+            yield data(_chunk(request, opened, {"tool_calls": [{"index": index, **call.wire()}]}))
+        yield data(_chunk(request, opened, {}, _finish(reply)))
+        if request.include_usage:
+            yield data(_head(request, opened, "chat.completion.chunk") | {"choices": [], "usage": _usage(reply)})
+        yield DONE
+
+    def error_body(self, error: CallError) -> bytes:
+        """The body of a refusal."""
+        return orjson.dumps(_error(error))
+
+    def error_event(self, request: Request, opened: Opened, beats: int, error: CallError) -> bytes:
+        """A refusal inside a stream that has begun; no [DONE] follows it."""
+        return data(_error(error))
 
 
-def opening(call: str, model: str, created: int) -> bytes:
-    """The first event of a stream, sent before there is an answer; repeated, it keeps the client waiting."""
-    empty = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-    return _event(_chunk_head(call, model, created) | {"choices": [empty]})
+def _messages(value: object) -> object:
+    """Messages without images of the user's, and with calls where they stand today."""
+    if not isinstance(value, list):
+        return value
+    for index, message in enumerate(value):
+        if isinstance(message, dict) and message.get("role") == "user":
+            refuse_images(message.get("content"), f"messages[{index}]")
+    return [_today(item) if isinstance(item, dict) else item for item in value]
 
 
-def chunks(reply: Reply, *, include_usage: bool) -> Iterator[bytes]:
-    """The events of a whole turn behind the opening, [DONE] included."""
-    head = _chunk_head(reply.call, reply.model, reply.created)
-    if reply.message.content:
-        yield _event(head | {"choices": [_delta({"content": reply.message.content})]})
-    for index, call in enumerate(reply.message.calls):
-        yield _event(head | {"choices": [_delta({"tool_calls": [{"index": index, **call.wire()}]})]})
-    yield _event(head | {"choices": [{"index": 0, "delta": {}, "finish_reason": _finish(reply)}]})
-    if include_usage:
-        yield _event(head | {"choices": [], "usage": _usage(reply)})
-    yield DONE
+def _today(message: Json) -> Json:
+    call = message.get("function_call")
+    if not isinstance(call, dict) or message.get("tool_calls"):
+        return message
+    return {**message, "tool_calls": [{"id": "", "type": "function", "function": call}]}
 
 
-def error_body(error: CallError) -> bytes:
-    """The body of a refusal; its HTTP status is `error.status`."""
-    return orjson.dumps(_error(error))
+def _tools(request: Json) -> object:
+    if "tools" in request:
+        return request["tools"]
+    return [{"type": "function", "function": function} for function in objects(request.get("functions"))]
 
 
-def error_event(error: CallError) -> bytes:
-    """A refusal inside a stream that has begun; no [DONE] follows it."""
-    return _event(_error(error))
-
-
-def models_body(model: str, context_tokens: int) -> bytes:
-    """The answer to GET /v1/models."""
-    one = {"id": model, "object": "model", "created": 0, "owned_by": "gyre", "max_model_len": context_tokens}
-    return orjson.dumps({"object": "list", "data": [one]})
-
-
-def _object(body: bytes) -> Json:
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        value = _mended(body)
+def _tool_choice(value: object) -> str:
+    if isinstance(value, str):
+        return _CHOICES.get(value, "auto")
     if not isinstance(value, dict):
-        raise BadRequest("body: must be a JSON object")
-    return value
-
-
-def _mended(body: bytes) -> object:
-    """Some clients send lone surrogates (a file name that is no UTF-8): they become question marks."""
-    try:
-        text = json.dumps(json.loads(body), ensure_ascii=False)
-        return orjson.loads(text.encode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"body: is not JSON: {' '.join(str(error).split())[:200]}") from error
-
-
-def _max_tokens(request: Json) -> int | None:
-    for name in ("max_completion_tokens", "max_tokens"):
-        value = request.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
+        return "auto"
+    function = value.get("function", value)
+    name = string(function.get("name")) if isinstance(function, dict) else ""
+    return f"tool:{name}" if name else "auto"
 
 
 def _finish(reply: Reply) -> str:
-    if reply.length:
+    if reply.ending == "length":
         return "length"
     return "tool_calls" if reply.message.calls else "stop"
 
 
 def _usage(reply: Reply) -> Json:
     return {
-        "prompt_tokens": reply.prompt_tokens,
+        "prompt_tokens": reply.opened.prompt_tokens,
         "completion_tokens": reply.completion_tokens,
-        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
+        "total_tokens": reply.opened.prompt_tokens + reply.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": reply.cached_tokens},
     }
 
 
-def _head(reply: Reply, kind: str) -> Json:
-    return {"id": f"chatcmpl-{reply.call}", "object": kind, "created": reply.created, "model": reply.model}
+def _head(request: Request, opened: Opened, kind: str) -> Json:
+    return {"id": f"chatcmpl-{opened.call}", "object": kind, "created": opened.created, "model": request.model}
 
 
-def _chunk_head(call: str, model: str, created: int) -> Json:
-    return {"id": f"chatcmpl-{call}", "object": "chat.completion.chunk", "created": created, "model": model}
-
-
-def _delta(delta: Json) -> Json:
-    return {"index": 0, "delta": delta, "finish_reason": None}
+def _chunk(request: Request, opened: Opened, delta: Json, finish: str | None = None) -> Json:
+    head = _head(request, opened, "chat.completion.chunk")
+    return head | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
 def _error(error: CallError) -> Json:
     return {"error": {"message": str(error), "type": error.kind, "param": None, "code": error.code}}
-
-
-def _event(value: Json) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"

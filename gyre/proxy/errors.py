@@ -2,11 +2,14 @@
 
 CallError               answered to the client as an error of its protocol
 ├── BadRequest          the body is no request of the protocol
+├── TooLarge            nor is a body of this size
+├── NotFound            there is nothing at this path
 ├── PromptTooLong       the history must be shortened
 ├── HistoryUnrenderable the model's chat template refuses this history
 ├── Unauthorized        no open execution has this token
 ├── Abandoned           the call was cancelled: client gone or execution ended
-└── EngineTrouble       the policy could not answer; the client may ask again
+├── EngineTrouble       the policy could not answer; the client may ask again
+└── ProxyBroke          a mistake of ours; the log of the process says more
 TemplateUnusable        the model's folder cannot serve chats (at start)
 """
 
@@ -27,6 +30,19 @@ class CallError(ProxyError):
 
 class BadRequest(CallError):
     """The body is no request of the protocol; the message names field and value."""
+
+
+class TooLarge(CallError):
+    """A body beyond what is read."""
+
+    status = 413
+
+
+class NotFound(CallError):
+    """A path that is no API and no probe."""
+
+    status = 404
+    kind = "not_found_error"
 
 
 class PromptTooLong(CallError):
@@ -63,6 +79,13 @@ class EngineTrouble(CallError):
     """No engine could answer, for a reason that is not the request's fault."""
 
     status = 503
+    kind = "server_error"
+
+
+class ProxyBroke(CallError):
+    """Anything that nobody foresaw."""
+
+    status = 500
     kind = "server_error"
 
 

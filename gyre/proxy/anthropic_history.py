@@ -1,0 +1,99 @@
+"""Histories of the Anthropic Messages API in the one canonical form. No I/O.
+
+A user's message with tool results becomes one `tool` message a result, what stands around them `user` messages, in
+order. An assistant's turn is (thinking, content, calls) whatever the order of its blocks. Text of separate blocks is
+put a line apart, but for the assistant's own, which is only put together again. `role: system` may stand anywhere.
+"""
+
+from collections.abc import Iterator
+
+from gyre.proxy.bodies import function_tool, objects, part_text, parts, refuse_images, string, text_of
+from gyre.proxy.errors import BadRequest
+from gyre.proxy.normalise import Json, Message, ToolCall, canonical
+
+ATTRIBUTION = "x-anthropic-billing-header:"
+_UNPARSED = "__unparsedToolInput"
+_LINE = "\n"
+
+
+def messages_of(system: object, messages: object) -> tuple[Message, ...]:
+    """The history, the system prompt first. Raises BadRequest for what is no list of objects, and for images."""
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest("messages: must be a list of at least one message")
+    prompt = _LINE.join(text for text in map(part_text, parts(system)) if not text.startswith(ATTRIBUTION))
+    found = [Message("system", prompt)] if prompt else []
+    for index, item in enumerate(messages):
+        if not isinstance(item, dict):
+            raise BadRequest(f"messages[{index}]: must be an object with a role")
+        found += _turn(item, f"messages[{index}]")
+    return tuple(found)
+
+
+def tools_of(tools: object, messages: object) -> tuple[Json, ...]:
+    """The tools as chat completions write them, without those whose loading is deferred until a result names them."""
+    offered = [tool for tool in objects(tools) if string(tool.get("name"))]
+    if any(tool.get("defer_loading") is True for tool in offered):
+        named = _referenced(messages)
+        offered = [tool for tool in offered if tool.get("defer_loading") is not True or tool["name"] in named]
+    return tuple(function_tool(tool["name"], tool.get("description"), tool.get("input_schema")) for tool in offered)
+
+
+def unparsed(arguments: str) -> Json:
+    """A call's input that stands for arguments which are no JSON object."""
+    return {_UNPARSED: {"raw": arguments, "len": len(arguments)}}
+
+
+def _turn(item: Json, where: str) -> Iterator[Message]:
+    role, content = item.get("role"), item.get("content")
+    if role == "assistant":
+        yield _assistant(content)
+    elif role == "system":
+        yield Message("system", text_of(content, _LINE))
+    else:
+        refuse_images(content, where)
+        yield from _user(content)
+
+
+def _assistant(content: object) -> Message:
+    blocks = list(parts(content))
+    texts = (part_text(block) for block in blocks if block.get("type") == "text")
+    thoughts = (string(block.get("thinking")) for block in blocks if block.get("type") == "thinking")
+    calls = (_call(block) for block in blocks if string(block.get("type")).endswith("tool_use"))
+    return Message("assistant", "".join(texts), tuple(calls), thinking="".join(thoughts))
+
+
+def _call(block: Json) -> ToolCall:
+    given = block.get("input")
+    note = given.get(_UNPARSED) if isinstance(given, dict) else None
+    raw = note.get("raw") if isinstance(note, dict) else None
+    arguments = raw if isinstance(raw, str) else canonical(given if given is not None else {})
+    return ToolCall(string(block.get("id")), string(block.get("name")), arguments)
+
+
+def _user(content: object) -> Iterator[Message]:
+    """The texts of the user's between tool results, and the results."""
+    texts: list[str] = []
+    told = False
+    for block in parts(content):
+        if not string(block.get("type")).endswith("tool_result"):
+            texts.append(part_text(block))
+            continue
+        if texts:
+            yield Message("user", _LINE.join(texts))
+        texts, told = [], True
+        yield _result(block)
+    if texts or not told:
+        yield Message("user", _LINE.join(texts))
+
+
+def _result(block: Json) -> Message:
+    text = text_of(block.get("content"), _LINE)
+    failed = block.get("is_error") is True
+    return Message("tool", f"[error]\n{text}" if failed else text, call_id=string(block.get("tool_use_id")))
+
+
+def _referenced(messages: object) -> frozenset[str]:
+    """Tools that results of the history name."""
+    blocks = (block for message in objects(messages) for block in objects(message.get("content")))
+    inner = (part for block in blocks for part in objects(block.get("content")))
+    return frozenset(string(part.get("tool_name")) for part in inner if part.get("type") == "tool_reference")

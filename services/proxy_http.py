@@ -1,0 +1,191 @@
+"""The proxy's HTTP face: the APIs of harnesses at /x/<token>/..., whatever else their clients put into the path.
+
+It only moves bytes: what they mean is in `gyre.proxy`. Streams begin at once and are kept alive until the turn is
+whole; a whole body that is long in coming is kept alive by white space, which JSON allows in front.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from bus.errors import BusError
+from gyre.proxy import probes
+from gyre.proxy.anthropic import Anthropic, counted
+from gyre.proxy.chat import Chat
+from gyre.proxy.errors import CallError, EngineTrouble, NotFound, ProxyBroke, TooLarge, Unauthorized
+from gyre.proxy.reply import Opened, Reply, Request, WireProtocol
+from gyre.proxy.responses import Responses
+from gyre.proxy.sse import CONTENT_TYPE
+from services.proxy_calls import Calls
+from services.proxy_seat import Finished, Job
+from services.proxy_world import World
+
+MAX_BODY_BYTES = 64 * 2**20
+JSON = "application/json"
+PROTOCOLS: dict[str, WireProtocol] = {
+    probes.MESSAGES: Anthropic(),
+    probes.COUNT: Anthropic(),
+    probes.CHAT: Chat(),
+    probes.RESPONSES: Responses(),
+}
+# Clients that work in several threads name them here: equal bodies of two threads are two requests, not one repeated.
+THREADS = ("x-claude-code-agent-id", "x-claude-code-session-id", "thread-id", "x-session-id", "x-litellm-session-id")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_LOG = logging.getLogger(__name__)
+
+
+def proxy_app(
+    world: World, calls: Calls, ready: "asyncio.Task[None]", context_tokens: int, keep_alive_seconds: float
+) -> web.Application:
+    """The application; requests that come before `ready` wait for it."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        await asyncio.shield(ready)
+        path = request.match_info["path"]
+        execution = await world.execution(_token(request))
+        if request.method in ("GET", "HEAD"):
+            seen = probes.look(path, context_tokens)
+            if seen is None:
+                raise NotFound(f"path: {path} takes POST")
+            return web.Response(body=seen if request.method == "GET" else b"", content_type=JSON)
+        api = probes.api_of(path)
+        if request.method != "POST" or not api:
+            apis = ", ".join(f"/v1/{name}" for name in PROTOCOLS)
+            raise NotFound(f"path: {request.method} {path} is no API of this proxy; POST to one of {apis}")
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        body = await request.read()
+        asked = PROTOCOLS[api].parse(body, headers)
+        if api == probes.COUNT:
+            return web.Response(body=counted(await calls.count(execution, asked.asked)), content_type=JSON)
+        job = await calls.open(execution, asked.asked, _key(api, headers, body))
+        try:
+            send = _streamed if asked.stream else _whole
+            response = await send(request, PROTOCOLS[api], asked, job, keep_alive_seconds)
+        finally:
+            calls.leave(job)
+        calls.confirm(job)
+        return response
+
+    app = web.Application(middlewares=[_refusals], client_max_size=MAX_BODY_BYTES)
+    app.router.add_route("*", "/x/{token}{path:(?:/.*)?}", handle)
+    return app
+
+
+async def _streamed(
+    request: web.Request, protocol: WireProtocol, asked: Request, job: Job, every: float
+) -> web.StreamResponse:
+    """Headers and the opening at once, an event now and then while the turn is not whole, then all of it."""
+    response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    opened = _opened(job)
+    await response.write(protocol.opening(asked, opened))
+    answering = asyncio.ensure_future(job.answer())
+    beats = 0
+    try:
+        while not (await asyncio.wait((answering,), timeout=every))[0]:
+            await response.write(protocol.keep_alive(asked, opened, beats))
+            beats += 1
+        for event in protocol.events(asked, _reply(opened, answering.result()), beats):
+            await response.write(event)
+    except ConnectionError:
+        raise
+    except Exception as error:  # noqa: BLE001 (a stream that breaks off may pass for an answer)
+        await response.write(protocol.error_event(asked, opened, beats, _refusal(error)))
+    finally:
+        answering.cancel()
+    await response.write_eof()
+    return response
+
+
+async def _whole(
+    request: web.Request, protocol: WireProtocol, asked: Request, job: Job, every: float
+) -> web.StreamResponse:
+    """One body. Once white space has been sent there is no status left for an error: the connection is closed."""
+    answering = asyncio.ensure_future(job.answer())
+    response: web.StreamResponse = web.StreamResponse(headers={"Content-Type": JSON})
+    try:
+        while not (await asyncio.wait((answering,), timeout=every))[0]:
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write(b" ")
+        body = protocol.completion(asked, _reply(_opened(job), answering.result()))
+    except Exception as error:
+        if not response.prepared or request.transport is None:
+            raise
+        request.transport.abort()
+        raise ConnectionResetError(str(error)) from error
+    finally:
+        answering.cancel()
+    if not response.prepared:
+        response = web.Response(body=body, content_type=JSON)
+        await response.prepare(request)
+        body = b""
+    await response.write_eof(body)
+    return response
+
+
+def _opened(job: Job) -> Opened:
+    return Opened(job.call, int(time.time()), job.prompt_tokens)
+
+
+def _reply(opened: Opened, finished: Finished) -> Reply:
+    return Reply(
+        opened=opened,
+        message=finished.message,
+        ending=finished.ending,
+        completion_tokens=finished.completion_tokens,
+        cached_tokens=finished.cached_tokens,
+        stop_sequence=finished.stop_sequence,
+    )
+
+
+def _token(request: web.Request) -> str:
+    """The token in the path; a key beside it must be the same."""
+    token = request.match_info["token"]
+    bearer = request.headers.get("Authorization", "")
+    scheme, _, key = bearer.partition(" ")
+    sent = [key.strip() if scheme.lower() == "bearer" else bearer, request.headers.get("x-api-key", "").strip()]
+    keys = [each for each in sent if each]
+    if keys and not any(hmac.compare_digest(each.encode(), token.encode()) for each in keys):
+        raise Unauthorized("key: is not the token in the path; use the same for both")
+    return token
+
+
+def _key(api: str, headers: Mapping[str, str], body: bytes) -> bytes:
+    """Equal for a request that is sent again: its API, its thread and its body."""
+    thread = "\0".join((api, *(headers.get(name, "") for name in THREADS)))
+    return hashlib.sha256(thread.encode("utf-8", "replace") + b"\0" + body).digest()
+
+
+@web.middleware
+async def _refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every error in the words of the protocol that the request speaks."""
+    try:
+        return await handler(request)
+    except ConnectionError:
+        raise
+    except Exception as error:  # noqa: BLE001 (the edge of the process)
+        refusal = _refusal(error)
+    anthropic = "anthropic-version" in request.headers
+    api = probes.api_of(request.path) or (probes.MESSAGES if anthropic else probes.CHAT)
+    return web.Response(body=PROTOCOLS[api].error_body(refusal), status=refusal.status, content_type=JSON)
+
+
+def _refusal(error: Exception) -> CallError:
+    """What a client is told of an error."""
+    if isinstance(error, CallError):
+        return error
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return TooLarge(f"body: exceeds {MAX_BODY_BYTES} bytes; shorten the history")
+    if isinstance(error, web.HTTPException):
+        return NotFound("path: must begin with /x/<token>")
+    if isinstance(error, BusError | OSError):
+        _LOG.error("a request failed: %s", error)
+        return EngineTrouble(f"log: cannot be used: {' '.join(str(error).split())[:200]}")
+    _LOG.error("a request failed", exc_info=error)
+    return ProxyBroke(f"proxy: {type(error).__name__}; its log says more")

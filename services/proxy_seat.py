@@ -1,0 +1,82 @@
+"""One execution at the proxy: its session, its calls in the making, and what its finished ones said."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from gyre.proxy.drawn import Drawn
+from gyre.proxy.errors import Abandoned
+from gyre.proxy.normalise import Message
+from gyre.proxy.reply import Ending
+from gyre.proxy.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A recorded answer."""
+
+    call: str
+    message: Message
+    ending: Ending
+    stop_sequence: str
+    """The stop text that it was cut before, if that is how it ends."""
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One call in the making, or found again, and the clients that wait for it."""
+
+    call: str
+    prompt_tokens: int
+    drawing: "asyncio.Task[Drawn] | None" = None
+    """Cancelling it ends the engine's request; None when nothing is generated."""
+    task: "asyncio.Task[Finished] | None" = None
+    waiters: int = 0
+    unconfirmed: set[str] = field(default_factory=set)
+    """The seat's own: calls whose answer may not have arrived."""
+
+    @property
+    def joinable(self) -> bool:
+        """Whether it will have an answer."""
+        return self.drawing is None or self.drawing.cancelling() == 0
+
+    async def answer(self) -> Finished:
+        """The recorded answer. Raises CallError, also when the proxy stops."""
+        assert self.task is not None
+        try:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            if not self.task.cancelled():
+                raise
+            raise Abandoned(f"call {self.call}: the proxy stops; ask again") from None
+
+
+@dataclass(slots=True)
+class Seat:
+    """One execution at the proxy."""
+
+    session: Session
+    records: list[tuple[int, str]]
+    """(sequence in CALL, digest) of each record."""
+    unconfirmed: set[str]
+    """Recorded calls whose answer may not have arrived."""
+    stops: dict[str, str]
+    """The stop texts that answers were cut before, by call."""
+    jobs: dict[bytes, Job] = field(default_factory=dict)
+    closed: bool = False
+
+    def finished(self, call: str, cached_tokens: int) -> Finished:
+        """What a recorded call answered."""
+        message, node = self.session.reply(call)
+        stop = self.stops.get(call, "")
+        return Finished(
+            call=call,
+            message=message,
+            ending="stop_sequence" if stop else "length" if node.finish == "length" else "stop",
+            stop_sequence=stop,
+            prompt_tokens=node.context,
+            completion_tokens=node.length - node.context,
+            cached_tokens=cached_tokens,
+        )
