@@ -37,9 +37,10 @@ from gyre.core.tree import record_digest
 from gyre.engines.port import GenerateRequest, Sampling
 from gyre.engines.wire import GenerateBody
 from gyre.models.load import NANO
-from gyre.proxy import chat
 from gyre.proxy.adapters.generic import Generic
+from gyre.proxy.chat import Chat
 from gyre.proxy.chat_model import ChatModel
+from gyre.proxy.reply import Opened, Reply
 from gyre.proxy.session import Drawn, Limits, Session
 from gyre.proxy.template import Template
 from schemas.calls import VersionSpan
@@ -103,7 +104,7 @@ class Client:
 
 def answered(session: Session, model: ChatModel, body: bytes, turn: int, call: Call) -> Any:
     """One call, stage by stage as services/proxy.py and proxy_calls.py take them; returns the message sent out."""
-    request, _ = timed(call, "read", lambda: (chat.parse(body), hashlib.sha256(body).digest()))
+    request, _ = timed(call, "read", lambda: (Chat.parse(body, {}), hashlib.sha256(body).digest()))
     plan = timed(call, "plan", lambda: session.plan(request.asked))
     drawn = answer(model, turn)
     began = thread_time_ns()
@@ -126,8 +127,9 @@ def answered(session: Session, model: ChatModel, body: bytes, turn: int, call: C
 
     def written() -> bytes:
         message, node = session.reply(plan.call)
-        said = chat.Reply(plan.call, "m", 0, message, False, node.context, node.length - node.context, 0)
-        return b"".join((chat.opening(plan.call, "m", 0), *chat.chunks(said, include_usage=True)))
+        opened = Opened(plan.call, 0, node.context)
+        said = Reply(opened, message, "stop", node.length - node.context, 0)
+        return b"".join((Chat().opening(request, opened), *Chat().events(request, said, 0)))
 
     timed(call, "write", written)
     return session.reply(plan.call)[0].wire()
