@@ -15,11 +15,10 @@ from aiohttp import web
 
 from bus.errors import BusError
 from gyre.proxy import probes
-from gyre.proxy.anthropic import Anthropic, counted
-from gyre.proxy.chat import Chat
+from gyre.proxy.anthropic import counted
 from gyre.proxy.errors import CallError, EngineTrouble, NotFound, ProxyBroke, TooLarge, Unauthorized
+from gyre.proxy.protocols import PROTOCOLS
 from gyre.proxy.reply import Opened, Reply, Request, WireProtocol
-from gyre.proxy.responses import Responses
 from gyre.proxy.sse import CONTENT_TYPE
 from services.proxy_calls import Calls
 from services.proxy_seat import Finished, Job
@@ -27,12 +26,6 @@ from services.proxy_world import World
 
 MAX_BODY_BYTES = 64 * 2**20
 JSON = "application/json"
-PROTOCOLS: dict[str, WireProtocol] = {
-    probes.MESSAGES: Anthropic(),
-    probes.COUNT: Anthropic(),
-    probes.CHAT: Chat(),
-    probes.RESPONSES: Responses(),
-}
 # Clients that work in several threads name them here: equal bodies of two threads are two requests, not one repeated.
 THREADS = ("x-claude-code-agent-id", "x-claude-code-session-id", "thread-id", "x-session-id", "x-litellm-session-id")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -109,7 +109,7 @@ def _flat(tools: object, namespace: str = "") -> Iterator[tuple[str, Json]]:
 
 def _rank(item: Json) -> int | None:
     """Place of an assistant's item in its turn; None for what others said."""
-    kind = item.get("type", "message")
+    kind = string(item.get("type")) or "message"
     return None if kind == "message" and item.get("role") != "assistant" else _RANKS.get(kind)
 
 
@@ -125,8 +125,8 @@ def _call(item: Json, shown: dict[tuple[str, str], str]) -> ToolCall:
 
 def _given(item: Json, where: str) -> Iterator[Message]:
     """What came from outside the policy; items of an unknown type that hold nothing to read are left out."""
-    kind = item.get("type", "message")
-    if string(kind).endswith("_call_output"):
+    kind = string(item.get("type")) or "message"
+    if kind.endswith("_call_output"):
         yield Message("tool", text_of(item.get("output")), call_id=string(item.get("call_id")))
     elif kind == "message":
         system = item.get("role") in ("system", "developer")
