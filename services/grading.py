@@ -1,7 +1,9 @@
 """Scoring preserved work: tests run in a sandbox, states restored for them, and when to stop trying."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +63,18 @@ class Scorer:
         workspace.vacate(box)
         workspace.restore(self.blobs.get(state), box / "ws")
         return box / "ws"
+
+
+@contextlib.contextmanager
+def scoring_folder(run: Path, instance: str) -> Iterator[Path]:
+    """A folder for a command that scores beside a run's own services; it is gone afterwards."""
+    folder = run / "scoring" / instance
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another command is at work there, or none ever was
+            folder.parent.rmdir()
 
 
 def seconds_left(earlier: tuple[AssessmentRecorded, ...], reward: RewardSection) -> float:

@@ -1,0 +1,155 @@
+"""Commands that score beside a run: regrade what it preserved, assess what it is at."""
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Progressing
+from rich.table import Table
+
+from services.cli_errors import Errors
+from services.joining import joined
+from services.regrade import Report, Wish
+from services.regrade import regrade as score_again
+
+Run = Annotated[str, typer.Argument(help="Name of a run.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Evaluator = Annotated[
+    str | None,
+    typer.Option(help="Command line to run instead of the tasks' own tests; it gets TESTS_DIR and REWARD_FILE too."),
+]
+
+
+def regrade(
+    run: Run,
+    evaluator: Evaluator = None,
+    task: Annotated[str | None, typer.Option(help="Only executions of this task.")] = None,
+    tasks: Annotated[Path | None, typer.Option(help="Folder of tasks whose tests score, not the run's copy.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also what this evaluator scored already.")] = False,
+    jobs: Annotated[int, typer.Option(help="States scored at a time.", min=1)] = 2,
+    runs: Runs = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Score the states that a run preserved once more, and say what would change. No reward is changed.
+
+    Example: gyre regrade run-1129-183000-ab12 --task copy-file --evaluator 'python ./judge.py {tests}'
+    """
+    with Errors():
+        report = asyncio.run(_regrade(run, runs, Wish(evaluator, task, tasks, again, jobs)))
+    if as_json:
+        typer.echo(json.dumps(told(report)))
+    else:
+        draw(report, Console())
+    sys.exit(1 if None in report.found.values() else 0)
+
+
+def assess(
+    run: Run,
+    execution: Annotated[str, typer.Argument(help="Id of a running execution.")],
+    runs: Runs = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Score what a running execution has done so far. Its reward stays what its end will give.
+
+    Example: gyre assess run-1129-183000-ab12 x0-0
+    """
+    from services.assess import assess as score_now
+
+    async def work() -> Any:
+        async with joined("evaluator", run, runs) as (place, bus):
+            return await score_now(place, bus, execution)
+
+    with Errors():
+        found = asyncio.run(work())
+    if as_json:
+        typer.echo(found.model_dump_json())
+    else:
+        after = f"after call {found.branch}" if found.branch else "between calls"
+        typer.echo(f"{found.assessment}: {_score(found.score)} {after}  {found.detail}".rstrip())
+    sys.exit(0 if found.valid else 1)
+
+
+def told(report: Report) -> dict[str, Any]:
+    """The report as plain data."""
+    return {
+        "regrade": report.regrade,
+        "evaluator": report.evaluator,
+        "digest": report.digest,
+        "states": len(report.states),
+        "valid": sum(score is not None for score in report.found.values()),
+        "unassessable": report.unassessable,
+        "waiting": report.waiting,
+        "new_assessments": report.new,
+        "changed": [change.model_dump() for change in report.changed],
+        "unresolved": {name: report.reasons[name] for name, score in report.found.items() if score is None},
+        "groups": [
+            {
+                "group": each.group,
+                "executions": each.executions,
+                "before": {**asdict(each.before), "mean": each.before.mean, "std": each.before.std},
+                "after": {**asdict(each.after), "mean": each.after.mean, "std": each.after.std},
+            }
+            for each in report.groups
+        ],
+    }
+
+
+def draw(report: Report, console: Console) -> None:
+    """The report for people."""
+    scored = sum(score is not None for score in report.found.values())
+    console.print(
+        f"{report.regrade} ({report.evaluator}): {len(report.states)} states, {scored} scored "
+        f"({report.new} assessments are new), {len(report.changed)} changed; "
+        f"{report.unassessable} left nothing to score, {report.waiting} wait for their reward",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    if report.changed:
+        console.print(_changed(report))
+    if report.groups:
+        console.print(_groups(report))
+        console.print("What was trained stays as it was; these are the numbers that a new run would see.")
+    for name, score in report.found.items():
+        if score is None:
+            console.print(f"{name}: no valid score: {report.reasons[name]}", highlight=False, markup=False)
+
+
+def _changed(report: Report) -> Table:
+    table = Table("execution", "task", "group", "old", "new")
+    tasks = {known.execution: known.task for known in report.states}
+    for each in report.changed:
+        table.add_row(each.execution, tasks[each.execution], each.group, _score(each.old), _score(each.new))
+    return table
+
+
+def _groups(report: Report) -> Table:
+    table = Table("group", "mean", "std", "advantages")
+    for each in report.groups:
+        pairs = zip(each.executions, each.before.advantages, each.after.advantages, strict=True)
+        moved = [f"{name} {old:+.3f} -> {new:+.3f}" for name, old, new in pairs if old != new]
+        mean = f"{_score(each.before.mean)} -> {_score(each.after.mean)}"
+        std = f"{_score(each.before.std)} -> {_score(each.after.std)}"
+        table.add_row(each.group, mean, std, "\n".join(moved) or "none changes")
+    return table
+
+
+def _score(score: float | None) -> str:
+    return "none" if score is None else f"{score:.3f}"
+
+
+async def _regrade(run: str, runs: Path, wish: Wish) -> Report:
+    console = Console(stderr=True)
+    async with joined("evaluator", run, runs) as (place, bus):
+        with Progressing(console=console, transient=True, disable=not console.is_terminal) as bars:
+            bar = bars.add_task("scoring", total=None)
+            return await score_again(place, bus, wish, lambda done, of: bars.update(bar, completed=done, total=of))
+
+
+COMMANDS = (regrade, assess)

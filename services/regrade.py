@@ -1,0 +1,152 @@
+"""`gyre regrade`: score the states that a run preserved once more, and say what would be otherwise.
+
+What is found is said beside the rewards, as assessments that are not designated: a reward that was assigned is a fact,
+so a live run does not notice. A scoring is named by its evaluator and the digest of all that decides its scores;
+what the log says under that name is not scored again, so an interrupted regrade is taken up where it ended.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bus import subjects
+from bus.log import BusPort
+from gyre.core.regrading import Facts, GroupChange, Known, changes, group_changes
+from gyre.evaluators.template import Template, digest, scoring_name
+from gyre.rl import advantages
+from gyre.sandboxes.process import ProcessSandbox
+from gyre.tasks.folder import load_tasks
+from schemas.rewards import RegradeStarted, RewardChange
+from services.grading import Scorer, evaluator_in
+from services.place import Place
+from services.regrading import RegradeError, Regrading, Said, Shown
+from services.source import messages
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be scored, by what."""
+
+    command: str | None = None
+    """Runs instead of the tasks' own tests, see `gyre.evaluators.template`."""
+    task: str | None = None
+    """Only executions of this task."""
+    tasks: Path | None = None
+    """Folder of tasks whose tests score, instead of the run's own copy."""
+    again: bool = False
+    """Score also what this evaluator scored already."""
+    jobs: int = 2
+    """States at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a regrade found."""
+
+    regrade: str
+    evaluator: str
+    digest: str
+    states: tuple[Known, ...]
+    """What was to be scored, in the order of dispatch."""
+    found: Mapping[str, float | None]
+    """Execution -> score; None where the evaluator found no valid one."""
+    reasons: Mapping[str, str]
+    """Execution -> what the evaluator said last."""
+    changed: tuple[RewardChange, ...]
+    groups: tuple[GroupChange, ...]
+    unassessable: int
+    """Executions that left nothing to score."""
+    waiting: int
+    """Executions whose reward is not settled yet: they are not touched."""
+    new: int
+    """Assessments that this regrade added to the log."""
+
+
+async def regrade(place: Place, bus: BusPort, wish: Wish, shown: Shown = lambda _, __: None) -> Report:
+    """Score what is not scored yet, say it, and say what changes.
+
+    Args:
+        place: of this process, an evaluator.
+        bus: of the run.
+        wish: what to score, by what.
+        shown: told of each state that is dealt with.
+
+    Raises:
+        RegradeError, EvaluatorError, TaskError: one line with the way out.
+        BusError: the log cannot be written; what was said stands, and the same command goes on from there.
+    """
+    tasks = load_tasks(wish.tasks or place.folder / "tasks/train")
+    template = Template.parse(wish.command, Path.cwd()) if wish.command is not None else None
+    facts, head = await read_facts(bus)
+    chosen = _chosen(facts, wish.task)
+    evaluator = wish.command if wish.command is not None else "tests"
+    digest_ = digest(template, tasks)
+    name, said = _named(await read_said(bus, place.run), scoring_name(template, digest_), wish.again)
+    scorer = Scorer(bus.blobs, {task.name: task for task in tasks}, evaluator_in(ProcessSandbox(), template))
+    states = tuple(known for known in chosen if known.assessable)
+    work = Regrading(place, bus, scorer, RegradeStarted(regrade=name, evaluator=evaluator, digest=digest_), said, head)
+    await work.run(states, wish.jobs, shown)
+    await work.complete(facts)
+    return _report(place, work, facts, chosen, states)
+
+
+async def read_facts(bus: BusPort) -> tuple[Facts, int]:
+    """What the log says about executions and rewards now, and its last sequence read."""
+    facts, head = Facts(), 0
+    async for stored in messages(bus.ev):
+        head = stored.sequence
+        for event in stored.commit.events if stored.commit else ():
+            facts.take(stored.sequence, event)
+    return facts, head
+
+
+async def read_said(bus: BusPort, run: str) -> dict[str, Said]:
+    """What the log says of regrades, by name."""
+    found: dict[str, Said] = {}
+    async for stored in messages(bus.ev, filter=f"{subjects.ev(run, 'evaluator', 'regrade')}.>"):
+        name = subjects.parse(stored.subject).entity[1]
+        for event in stored.commit.events if stored.commit else ():
+            found.setdefault(name, Said()).note(stored.sequence, event)
+    return found
+
+
+def _chosen(facts: Facts, task: str | None) -> tuple[Known, ...]:
+    chosen = tuple(known for known in facts.executions.values() if task in (None, known.task))
+    if task is not None and not chosen:
+        tasks = sorted({known.task for known in facts.executions.values()})
+        few = ", ".join(tasks[:5]) + (", ..." if len(tasks) > 5 else "")  # noqa: PLR2004 - enough to see their form
+        raise RegradeError(f"--task {task}: no execution of this run had it; it had {few or 'none yet'}")
+    return chosen
+
+
+def _named(said: Mapping[str, Said], base: str, again: bool) -> tuple[str, Said]:
+    """The last scoring of this evaluator, or the next one: base, base-2, base-3, ..."""
+    number = 1
+    while (name := base if number == 1 else f"{base}-{number}") in said:
+        number += 1
+    if again or number == 1:
+        return name, Said()
+    name = base if number == 2 else f"{base}-{number - 1}"  # noqa: PLR2004 - the first has no number
+    return name, said[name]
+
+
+def _report(
+    place: Place, work: Regrading, facts: Facts, chosen: tuple[Known, ...], states: tuple[Known, ...]
+) -> Report:
+    every, objective = work.found(), place.config.objective
+    found = {known.execution: every[known.execution] for known in states}
+    changed = changes(facts, found)
+    rule = advantages.rule(objective.advantage, shuffle=objective.shuffle_advantages)
+    return Report(
+        regrade=work.started.regrade,
+        evaluator=work.started.evaluator,
+        digest=work.started.digest,
+        states=states,
+        found=found,
+        reasons={known.execution: work.said.attempts[known.execution][-1].detail for known in states},
+        changed=changed,
+        groups=group_changes(facts, found, changed, rule, place.config.run.seed),
+        unassessable=sum(known.standing is not None and known.state is None for known in chosen),
+        waiting=sum(known.standing is None for known in chosen),
+        new=work.new,
+    )
