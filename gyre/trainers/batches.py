@@ -7,7 +7,7 @@ hundred at a time, and are computed again in the backward pass: a vocabulary of 
 target.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gyre.rl.prefixes import Prefixes, prefixes, seats, separate
+from gyre.rl.prefixes import prefixes, seats, separate
+from gyre.trainers.attention import Runs, runs
 from gyre.trainers.port import MicroStepRefused
 from schemas.training import Row, Segment
 
@@ -32,8 +33,8 @@ class RowTensors:
     """(1, T) int64."""
     positions: Tensor
     """(1, T) int64, from 0 in each segment."""
-    mask: Tensor | None
-    """(1, 1, T, T) float32, 0 where a query sees a key and -inf elsewhere; None for a single path: plainly causal."""
+    runs: Runs
+    """What attends to what."""
     sources: Tensor
     """(D,) int64: where in the row the token before each distinct target lies."""
     tokens: Tensor
@@ -75,7 +76,7 @@ def row_tensors(row: Row, owners: Mapping[str, int], vocabulary: int, *, share_p
     return RowTensors(
         ids=torch.from_numpy(ids)[None],
         positions=torch.from_numpy(positions)[None],
-        mask=_mask(tree, places, tokens),
+        runs=runs(tree, places),
         sources=torch.from_numpy(pairs // vocabulary),
         tokens=torch.from_numpy(pairs % vocabulary),
         distinct=torch.from_numpy(distinct),
@@ -89,12 +90,12 @@ def target_log_probs(model: Any, row: RowTensors, temperature: float) -> Tensor:
     """(U,) float64: log pi_theta of each target given its context, `log_softmax(logits / temperature)`, nats.
 
     Args:
-        model: a causal language model of transformers; its body and its head are called apart.
+        model: a causal language model of transformers, `attach`ed; its body and its head are called apart.
         row: what to run.
         temperature: the rollout's, so that the ratio compares the same two distributions; above 0.
     """
     body, head = model.base_model, model.get_output_embeddings()
-    hidden = body(input_ids=row.ids, position_ids=row.positions, attention_mask=row.mask, use_cache=False)
+    hidden = body(input_ids=row.ids, position_ids=row.positions, use_cache=False, gyre_runs=row.runs)
     context = hidden.last_hidden_state[0, row.sources]  # (D, H)
     parts = zip(torch.split(context, _LOGIT_CHUNK), torch.split(row.tokens, _LOGIT_CHUNK), strict=True)
     logs = [checkpoint(_log_probs, head, states, tokens, temperature, use_reentrant=False) for states, tokens in parts]
@@ -104,20 +105,6 @@ def target_log_probs(model: Any, row: RowTensors, temperature: float) -> Tensor:
 def _log_probs(head: nn.Module, states: Tensor, tokens: Tensor, temperature: float) -> Tensor:
     logits: Tensor = head(states).float() / temperature  # (u, V)
     return logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(1)
-
-
-def _mask(tree: Prefixes, places: Sequence[NDArray[np.int64]], tokens: int) -> Tensor | None:
-    """Each token sees its ancestors and itself."""
-    if tokens == max(map(len, places)):
-        return None
-    seen = torch.zeros(tokens, tokens, dtype=torch.bool)
-    for index, common in zip(tree.order, tree.common, strict=True):
-        ancestors, own = places[index][:common], places[index][common:]
-        if len(own):
-            rows = slice(int(own[0]), int(own[-1]) + 1)
-            seen[rows, rows] = torch.ones(len(own), len(own), dtype=torch.bool).tril_()
-            seen[rows, torch.from_numpy(ancestors)] = True
-    return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))[None, None]
 
 
 def _segment(segment: Segment, vocabulary: int) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.float32]]:

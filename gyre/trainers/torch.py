@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gyre.rl import objective
 from gyre.rl.objective import Decision, Targets
+from gyre.trainers.attention import attach
 from gyre.trainers.batches import RowTensors, row_tensors, target_log_probs
 from gyre.trainers.checkpoint import load_tensors, save_tensors
 from gyre.trainers.optimizer import Adam, AdamSettings, refuse_misfit
@@ -50,6 +51,7 @@ class TorchTrainer:
             raise ValueError(f"temperature = {temperature}: training needs the rollout's, above 0")
         _refuse_other_architectures(model.config)
         self._model = model.eval()
+        attach(model)
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
         self._temperature = temperature
         self._settings = settings

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gyre.trainers.attention import Run, attach
 from gyre.trainers.batches import row_tensors, target_log_probs
 from schemas.base import ints, pack_floats, pack_ints
 from schemas.training import Row, Segment
@@ -127,18 +128,26 @@ def test_a_row_holds_each_token_in_each_context_once() -> None:
     owners = {name: index for index, name in enumerate(GROUP)}
     tensors = row_tensors(row, owners, batch.VOCABULARY, share_prefixes=True)
     assert tensors.ids.shape[1] == len(distinct(everything()))
-    assert tensors.mask is not None
-    seen = (tensors.mask[0, 0] == 0).numpy()
-    paths = {tuple(tensors.ids[0, seen[place]].tolist()) for place in range(len(seen))}
-    assert paths == distinct(everything())
-    assert tensors.positions[0].tolist() == (seen.sum(1) - 1).tolist()
+    paths = [path for run in tensors.runs for path in seen(run)]
+    assert {tuple(tensors.ids[0, path].tolist()) for path in paths} == distinct(everything())
+    assert [path[-1] for path in paths] == list(range(tensors.ids.shape[1]))
+    assert tensors.positions[0].tolist() == [len(path) - 1 for path in paths]
+
+
+def seen(run: Run) -> list[list[int]]:
+    """For each token of a run, what it sees; in order."""
+    if run.path is None or run.mask is None:
+        return [list(range(run.start, stop + 1)) for stop in range(run.start, run.stop)]
+    return [run.path[row == 0].tolist() for row in run.mask[0, 0]]
 
 
 def test_segments_on_one_path_need_no_mask() -> None:
-    nested = Row(segments=(group()["short"][0], group()["twin"][0]))
-    owners = {"short": 0, "twin": 1}
-    assert row_tensors(nested, owners, batch.VOCABULARY, share_prefixes=True).mask is None
-    assert row_tensors(nested, owners, batch.VOCABULARY, share_prefixes=False).mask is not None
+    nested = Row(segments=(group()["short"][0], group()["early"][0], group()["twin"][0]))
+    owners = {"short": 0, "early": 1, "twin": 2}
+    shared = row_tensors(nested, owners, batch.VOCABULARY, share_prefixes=True)
+    assert [run.mask is None for run in shared.runs] == [True, False, False]
+    apart = row_tensors(nested, owners, batch.VOCABULARY, share_prefixes=False)
+    assert [(run.start, run.stop, run.mask) for run in apart.runs] == [(0, 17, None), (17, 29, None), (29, 53, None)]
 
 
 PATHS = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=9), min_size=1, max_size=7)
@@ -150,6 +159,7 @@ def test_any_tree_gives_the_log_probabilities_of_its_paths(
     paths: list[list[int]], random: "np.random.Generator"
 ) -> None:
     model = batch.tiny_model()
+    attach(model)
     flags = [[False, *(random.random() < 0.5 for _ in ids[2:]), True] for ids in paths]
     parts = [
         segment("x", leaf, 1.0, [([token], flag) for token, flag in zip(ids, chosen, strict=True)], [0.0] * len(ids))
@@ -160,3 +170,10 @@ def test_any_tree_gives_the_log_probabilities_of_its_paths(
         found = target_log_probs(model, row, batch.TEMPERATURE)
         alone = [batch.log_probs(model, ids)[torch.tensor(chosen)] for ids, chosen in zip(paths, flags, strict=True)]
     assert torch.allclose(found, torch.cat(alone).double(), rtol=0.0, atol=2e-5)
+
+
+def test_a_model_whose_segments_would_see_each_other_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = batch.tiny_model()
+    monkeypatch.setattr(model, "set_attn_implementation", lambda name: None)  # as architectures do that cannot
+    with pytest.raises(ValueError, match="llama: its attention cannot be kept inside the segments"):
+        attach(model)
