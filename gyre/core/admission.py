@@ -96,11 +96,13 @@ def draw(nodes: Nodes, leaves: Sequence[LeafSummary], *, j_max: int, seed: int) 
 
     Repeat: take the highest-priority class that still has a leaf with unmasked targets; draw one leaf in it with
     probability proportional to its unmasked count; its targets are the tokens unmasked now; mask its whole path.
-    The draw is the SHA-256 of ``seed/number of the draw`` modulo the class's count: the same in every version.
+    The draw is the SHA-256 of ``seed/number of the draw`` modulo the class's count: the same in every version. The
+    leaves of a class stand in the order of a digest of their content, so that calls which ran side by side may have
+    come in any order.
 
     Args:
         nodes: the tree.
-        leaves: its classified leaves, in the order of `TreeBuilt`.
+        leaves: its classified leaves; their order settles only which of two equal paths comes first.
         j_max: at least 1.
         seed: of this execution, see `seed_of`.
     Returns:
@@ -111,6 +113,7 @@ def draw(nodes: Nodes, leaves: Sequence[LeafSummary], *, j_max: int, seed: int) 
     candidates = [leaf for leaf in leaves if leaf.role in PRIORITY]
     paths = {leaf.leaf: path(nodes, leaf.leaf) for leaf in candidates}
     masks = {span.call: _provenance(nodes, span.call) for spans in paths.values() for span in spans}
+    candidates.sort(key=lambda leaf: _content(nodes, paths[leaf.leaf], masks))
     drawn: list[Trajectory] = []
     while len(drawn) < j_max:
         counts = {leaf.leaf: _count(masks, paths[leaf.leaf]) for leaf in candidates}
@@ -121,6 +124,18 @@ def draw(nodes: Nodes, leaves: Sequence[LeafSummary], *, j_max: int, seed: int) 
         drawn.append(_trajectory(nodes, chosen, paths[chosen.leaf], masks))
         _mask(masks, paths[chosen.leaf])
     return tuple(drawn)
+
+
+def _content(nodes: Nodes, spans: Iterable[Span], masks: Masks) -> bytes:
+    """Digest of what a path holds: ids, candidates, log-probabilities. How calls are named or cut does not show."""
+    ids, candidates, logprobs = sha256(), sha256(), sha256()
+    for span in spans:
+        node = nodes[span.call]
+        ids.update(_ids(node, span))
+        candidates.update(masks[span.call][span.start : span.stop])
+        own = bytes(len(node.input_ids)) + node.logprobs
+        logprobs.update(own[span.start * _TOKEN_BYTES : span.stop * _TOKEN_BYTES])
+    return ids.digest() + candidates.digest() + logprobs.digest()
 
 
 def _highest(leaves: Sequence[LeafSummary]) -> list[LeafSummary]:
