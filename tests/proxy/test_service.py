@@ -129,13 +129,12 @@ async def test_bad_bodies_are_refused_in_the_protocols_words(rig: Rig) -> None:
 
 async def test_a_history_that_the_template_refuses_is_said_and_answered(rig: Rig) -> None:
     rig.model = rig.folder / "m"
-    with_template(
-        rig.model, "{% if messages | length > 6 %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}"
-    )
+    refusing = "{% for m in messages %}{% if 'odd' in m.content %}{{ raise_exception('no') }}{% endif %}{{ m.content }}"
+    with_template(rig.model, refusing + "{% endfor %}")
     await rig.register(0, Cell([]))
     token = await rig.launch()
     async with rig.proxy() as client:
-        status, body = await client.post(token, [TASK] * 7)
+        status, body = await client.post(token, [{"role": "user", "content": "how odd"}])
         _, rejected = await rig.until(HistoryRejected)
     assert (status, rejected.reason) == (400, body["error"]["message"])
     assert rejected.reason.endswith("refuses this history: no")
