@@ -1,4 +1,4 @@
-"""Commands that look: runs, status, replay, tree, check; and eval, which measures."""
+"""Commands that look: runs, status, replay, tree, samples, call, check; and eval, which measures."""
 
 import asyncio
 import json
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from gyre.config import Config
 from gyre.core.progress import Progress
+from services import cli_samples
 from services.cli_errors import Errors, fail
 from services.replay import STATES
 from services.source import open_source
@@ -106,14 +107,16 @@ def replay(
 def tree(
     run: Target,
     execution: Annotated[str, typer.Argument(help="Id of an execution.")],
+    full: Annotated[bool, typer.Option("--full", help="One line for each call, with what it said.")] = False,
     folder: Runs = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Draw the trajectory tree of an execution, from its request records alone.
+    """Draw the trajectory tree of an execution, from its request records alone, and what of it is trained on.
 
     Example: gyre tree run-1129-183000-ab12 x0-0
     """
-    from services.tree_view import draw, tree_of
+    from services.tree_drawing import draw
+    from services.tree_view import tree_of
 
     async def look() -> Any:
         async with open_source(run, folder) as source:
@@ -121,7 +124,7 @@ def tree(
 
     with Errors():
         found = asyncio.run(look())
-    typer.echo(json.dumps(found)) if as_json else draw(found, Console())
+    typer.echo(json.dumps(found)) if as_json else draw(found, Console(), full=full)
 
 
 def check(
@@ -169,4 +172,4 @@ def evaluate(
     )
 
 
-COMMANDS = (runs, status, replay, tree, check)
+COMMANDS = (runs, status, replay, tree, check, *cli_samples.COMMANDS)

@@ -14,7 +14,8 @@ from services.cli import app
 
 Gyre = Callable[..., Result]
 COMMANDS = (
-    "train", "demo", "resume", "serve", "runs", "status", "replay", "tree", "check", "eval",
+    "train", "demo", "resume", "serve", "runs", "status", "replay", "tree", "samples", "call", "check", "eval",
+    "regrade", "assess",
     "log", "log tail", "log show", "log export", "log import", "log stats",
 )  # fmt: skip
 
@@ -95,6 +96,8 @@ def test_a_start_that_fails_takes_its_folder_along(gyre: Gyre, tmp_path: Path) -
         ("replay", "nobody"),
         ("replay", "nobody", "--verify"),
         ("tree", "nobody", "x0-0"),
+        ("regrade", "nobody"),
+        ("assess", "nobody", "x0-0"),
         ("resume", "nobody"),
         ("eval", "nobody"),
         ("log", "tail", "nobody"),

@@ -1,165 +1,166 @@
-"""gyre tree and the states of gyre replay, from a log in memory and from an archive that was carried elsewhere."""
+"""gyre tree and the states of gyre replay, from an archive, and from the run that it is imported as."""
 
-import asyncio
 import io
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from bus import subjects
-from bus.archive import export_run
-from bus.jetstream import Bus
-from bus.log import BusPort
-from bus.memory import MemoryBroker, MemoryBus
-from bus.server import NatsServer
-from gyre.config import Config
 from gyre.core import tree as trees
-from gyre.core.leaves import summaries
-from gyre.models.load import NANO
-from gyre.proxy.chat_model import ChatModel
-from schemas.base import pack_floats, pack_ints
-from schemas.calls import ModelCallRecorded, SamplingRecord, VersionSpan
-from schemas.envelope import Event
-from schemas.refs import WeightsRef
-from schemas.rewards import RewardAssigned, TreeBuilt
-from schemas.runs import RunStarted
-from schemas.training import TrajectoriesAdmitted, Trajectory
-from services.cli import app
-from services.place import Place
 from services.replay import state_at
 from services.source import Source
-from services.tree_view import ExecutionNotFound, draw, tree_of
-
-WORDS = ChatModel.load(NANO)
-
-
-def call(index: int, parent: int | None, prefix: int, told: str, said: str, **more: Any) -> ModelCallRecorded:
-    output = WORDS.encode(said)
-    fields: dict[str, Any] = {
-        "execution": "x0-0",
-        "call": f"c{index}",
-        "index": index,
-        "thread": "main",
-        "kind": "turn",
-        "parent": None if parent is None else f"c{parent}",
-        "prefix_tokens": prefix,
-        "prefix_messages": 0,
-        "input_ids": pack_ints(WORDS.encode(told)),
-        "output_ids": pack_ints(output),
-        "logprobs": pack_floats([-0.5] * len(output)),
-        "versions": (VersionSpan(version=0, tokens=len(output)),),
-        "finish": "stop",
-        "sampling": SamplingRecord(temperature=1.0, top_p=1.0, top_k=0, max_tokens=9, seed=1),
-        "messages": "[]",
-        "reply": "[]",
-        "system_digest": "0" * 64,
-        "cells": (0,),
-        "cached_tokens": 0,
-        "queue_seconds": 0.0,
-        "engine_seconds": 0.0,
-        "total_seconds": 0.0,
-        "delivered": True,
-    }
-    return ModelCallRecorded(**(fields | more))
+from services.tree_drawing import draw
+from services.tree_view import tree_of
+from tests.services.conftest import Gyre, refusal
+from tests.services.small_run import ADMITTED, DRAWN, NEXT, RECORDS, ROOT, TARGETS, TREE, length
 
 
-ROOT = call(0, None, 0, "Write the word.", "I will.")
-NEXT = call(1, 0, len(WORDS.encode("Write the word.") + WORDS.encode("I will.")), " Go on.", "[done]")
-FORK = call(2, 0, len(WORDS.encode("Write the word.")), " Again.", "I did.")
-RECORDS = (ROOT, NEXT, FORK)
-TREE = trees.fold("x0-0", RECORDS)
-
-
-async def write_run(bus: BusPort, folder: Path) -> None:
-    """A run with one execution: three calls, a tree, a reward, and one leaf admitted."""
-    config = Config()
-
-    async def say(service: str, entity: Iterable[str], event: Event) -> None:
-        place = Place(service, f"{service}-1", "r", folder, "", config)
-        await bus.ev.append(place.subject(*entity), place.commit([event], as_of=0, correlation="r"))
-
-    weights = WeightsRef(digest="0" * 64, size=1, address="weights/0.safetensors")
-    begin = RunStarted(
-        config=config.table(),
-        config_digest=config.digest(),
-        seed=0,
-        code_version="0",
-        weights=weights,
-        tasks=("a",),
-        heldout=("b",),
-    )
-    await say("control", ("run",), begin)
-    proxy = Place("proxy", "proxy-1", "r", folder, "", config)
-    for record in RECORDS:
-        commit = proxy.commit([record], as_of=0, correlation="r")
-        await bus.calls.append(subjects.call("r", record.execution), commit)
-    about = ("execution", "x0-0")
-    leaves = summaries(TREE)
-    built = TreeBuilt(execution="x0-0", digest=trees.digest(TREE), nodes=3, leaves=leaves, body=None)
-    await say("builder", about, built)
-    await say("evaluator", about, RewardAssigned(execution="x0-0", group="g0", reward=0.25))
-    marks = trees.sampled(TREE, "c1")
-    kept = Trajectory(
-        leaf="c1",
-        role="main",
-        ids=trees.path_ids(TREE, "c1"),
-        target=marks,
-        logprobs=pack_floats([0.0] * len(marks)),
-        targets=marks.count(1),
-    )
-    admitted = TrajectoriesAdmitted(
-        execution="x0-0", group="g0", version=0, advantage=1.5, targets=kept.targets, seed=1, trajectories=(kept,)
-    )
-    await say("admission", about, admitted)
-
-
-@pytest.fixture
-async def source(tmp_path: Path) -> Source:
-    bus = await MemoryBus.connect(MemoryBroker(), "r", "reader", "reader-1", tmp_path, create=True)
-    await write_run(bus, tmp_path)
-    return Source("r", bus.ev, bus.calls, bus.blobs, None)
+def drawing(found: dict[str, Any], *, full: bool = False) -> list[str]:
+    page = io.StringIO()
+    draw(found, Console(file=page, width=60), full=full)
+    return page.getvalue().splitlines()
 
 
 async def test_a_tree_is_what_its_records_say_in_words(source: Source) -> None:
     found = await tree_of(source, "x0-0")
     assert found["digest"] == trees.digest(TREE)
     assert found["as_recorded"] is True
-    assert [(node["call"], node["parent"], node["output"]) for node in found["nodes"]] == [
-        ("c0", None, "I will."),
-        ("c1", "c0", "[done]"),
-        ("c2", "c0", "I did."),
+    assert [(node["call"], node["parent"], node["output"]) for node in found["nodes"][:3]] == [
+        ("x0-0-c0", None, "I will write it."),
+        ("x0-0-c1", "x0-0-c0", "[done]"),
+        ("x0-0-c2", "x0-0-c0", "I did it again."),
     ]
-    assert found["roots"] == ["c0"]
-    assert [(leaf["leaf"], leaf["role"]) for leaf in found["leaves"]] == [("c1", "main"), ("c2", "main")]
+    assert found["roots"] == ["x0-0-c0", "x0-0-c3", "x0-0-c5"]
+    assert found["abandoned"] == ["x0-0-c6", "x0-0-c8"]
     assert found["reward"] == 0.25
-    assert [each["leaf"] for each in found["admitted"]["trajectories"]] == ["c1"]
+    assert found["training"] == {"step": 1, "ratio": 1.25, "mask": 0}
     json.dumps(found)
 
 
-async def test_a_drawing_shows_text_with_brackets_as_it_is_and_what_was_trained_on(source: Source) -> None:
-    page = io.StringIO()
-    draw(await tree_of(source, "x0-0"), Console(file=page, width=200))
-    text = page.getvalue()
-    assert "[done]" in text
-    assert text.count("not trained on") == 1
-    assert f"trained on, {trees.sampled(TREE, 'c1').count(1)} targets" in text
+async def test_a_leaf_has_its_role_its_thread_and_what_became_of_it(source: Source) -> None:
+    leaves = {leaf["id"]: leaf for leaf in (await tree_of(source, "x0-0"))["leaves"]}
+    assert {(call, leaf["role"]) for call, leaf in leaves.items()} == {
+        ("x0-0-c2", "main"),
+        ("x0-0-c3", "sub-agent"),
+        ("x0-0-c4", "main-summary"),
+        ("x0-0-c5", "auxiliary"),
+        ("x0-0-c6", "abandoned"),
+        ("x0-0-c7", "main"),
+        ("x0-0-c8", "abandoned"),
+    }
+    assert [call for call, leaf in leaves.items() if leaf["final_main"]] == ["x0-0-c7"]
+    assert leaves["x0-0-c3"]["thread"] == "sub-agent"
+    reasons = {call: leaf["reason"] for call, leaf in leaves.items()}
+    assert reasons == {
+        "x0-0-c2": "admitted",
+        "x0-0-c3": "j_max",
+        "x0-0-c4": "j_max",
+        "x0-0-c5": "auxiliary",
+        "x0-0-c6": "abandoned",
+        "x0-0-c7": "admitted",
+        "x0-0-c8": "not delivered",
+    }
+    shared = leaves["x0-0-c4"]
+    assert shared["masked"] == {"x0-0-c7": length(NEXT) - len(NEXT.input_ids) // 4 - len(ROOT.input_ids) // 4}
+    assert "J_max = 2 reached" in shared["why"]
+
+
+async def test_what_moves_no_weight_says_why(source: Source) -> None:
+    leaves = (await tree_of(source, "x0-0"))["leaves"]
+    admitted = [leaf["why"] for leaf in leaves if leaf["admitted"]]
+    assert admitted
+    assert all("moves no weight: ratio 1.2500 beyond its bound in step 1" in why for why in admitted)
+
+
+async def test_a_record_that_fits_nowhere_and_a_request_that_was_refused_are_rejected_with_a_reason(
+    source: Source,
+) -> None:
+    assert (await tree_of(source, "x0-0"))["rejected"] == [
+        {"call": "x0-0-c9", "reason": "parent x0-0-c99 is no node of the tree"},
+        {"call": "x0-0-rab", "reason": "messages: no image can be shown"},
+    ]
+
+
+@pytest.mark.parametrize(("execution", "standing"), [("x0-1", "excluded"), ("x0-2", "open"), ("e0-0", "held out")])
+async def test_an_execution_that_nothing_is_drawn_from_says_what_stands_in_the_way(
+    source: Source, execution: str, standing: str
+) -> None:
+    found = await tree_of(source, execution)
+    assert found["standing"] == standing
+    assert [leaf["reason"] for leaf in found["leaves"]] == [standing]
+
+
+async def test_a_drawing_has_a_line_for_each_chain_and_never_a_control_character(source: Source) -> None:
+    lines = drawing(await tree_of(source, "x0-0"))
+    text = "\n".join(lines)
+    assert "\x1b" not in text
+    assert "I was\\x1b[31m cut." in text
+    assert "I will write it." not in text, "of a chain only the last text is drawn"
+    assert f"{len(DRAWN)} of 7 leaves admitted (J_max 2), {TARGETS} targets, advantage +1.500" in text
+    assert sum("trained on, " in line for line in lines) == len(DRAWN)
+    assert "rejected: x0-0-c9, parent x0-0-c99 is no node of the tree" in text
+    assert any(line.startswith("├─● x0-0-c2") and "forks inside x0-0-c0" in line for line in lines)
+
+
+async def test_a_full_drawing_has_a_line_for_each_call(source: Source) -> None:
+    lines = drawing(await tree_of(source, "x0-0"), full=True)
+    for record in RECORDS[:-1]:
+        assert sum(f"● {record.call} " in line for line in lines) == 1
+    assert any("was\\x1b[31m cut." in line for line in lines)
+    assert any("[done]" in line for line in lines)
+
+
+def test_a_long_execution_is_drawn_in_as_many_lines_as_it_has_forks() -> None:
+    """600 calls; every tenth is asked again, and both stand."""
+
+    def node(number: int, parent: int | None, prefix: int) -> dict[str, Any]:
+        return {
+            "call": f"c{number}",
+            "index": number,
+            "parent": None if parent is None else f"c{parent}",
+            "kind": "turn",
+            "thread": "main",
+            "prefix_tokens": prefix,
+            "input_tokens": 1,
+            "output_tokens": 1,
+            "finish": "stop",
+            "delivered": True,
+            "output": "so",
+        }
+
+    nodes = [node(number, number - 1 if number else None, 2 * number) for number in range(600)]
+    nodes += [node(600 + number, 10 * number, 20 * number + 2) for number in range(1, 60)]
+    found = {"execution": "x", "nodes": nodes, "roots": ["c0"], "leaves": [], "links": [], "rejected": []}
+    lines = drawing(found)
+    assert len(lines) < 2 * 60 + 5
+    assert max(len(line) - len(line.lstrip("│├└─ ")) for line in lines) <= 6
+    assert len(drawing(found, full=True)) == len(nodes) + 1
+
+
+def test_many_calls_beside_the_work_are_one_line() -> None:
+    title = {
+        "kind": "auxiliary", "thread": "main", "parent": None, "prefix_tokens": 0, "input_tokens": 1,
+        "output_tokens": 2, "finish": "stop", "delivered": True, "output": "so",
+    }  # fmt: skip
+    nodes = [{**title, "call": f"c{number}", "index": number} for number in range(5)]
+    found = {"execution": "x", "nodes": nodes, "roots": ["c0"], "leaves": [], "links": [], "rejected": []}
+    assert "5 auxiliary calls  c0 .. c4, 10 sampled" in drawing(found)[1]
+    assert len(drawing(found, full=True)) == 6
 
 
 @pytest.mark.parametrize("execution", ["x9-9", "x.*", ""])
-async def test_an_execution_that_never_was_is_said_to_be_unknown(source: Source, execution: str) -> None:
-    with pytest.raises(ExecutionNotFound):
-        await tree_of(source, execution)
+def test_an_execution_that_never_was_is_one_line_with_one_that_was(gyre: Gyre, small_run: Path, execution: str) -> None:
+    line = refusal(gyre("tree", small_run, execution))
+    assert f"execution {execution}" in line
+    if execution == "x9-9":
+        assert line.endswith("the newest with a call is e0-0")
 
 
 async def test_trees_can_be_looked_at_as_of_a_sequence(source: Source) -> None:
     found = await state_at(source, "trees", None)
     assert found["x0-0"]["digest"] == trees.digest(TREE)
-    assert [leaf["leaf"] for leaf in found["x0-0"]["leaves"]] == ["c1", "c2"]
     assert await state_at(source, "trees", 1) == {}
 
 
@@ -168,43 +169,20 @@ async def test_batch_and_cells_are_parts_of_what_deciders_know(source: Source) -
     assert await state_at(source, "cells", None) == (await state_at(source, "scheduler", None))["cells"]
 
 
-def archived(folder: Path) -> Path:
-    """The same run on a real server, as an archive; the server is gone afterwards."""
-    folder.mkdir()
-    server = NatsServer(folder / "nats").start()
-    path = folder.parent / "r.jsonl.zst"
-
-    async def write() -> None:
-        bus = await Bus.connect(server.url, "r", "control", "control-1", folder, create=True)
-        await write_run(bus, folder)
-        await bus.close()
-        await export_run(server.url, "r", folder, path)
-
-    try:
-        asyncio.run(write())
-    finally:
-        server.stop()
-    return path
-
-
-def test_an_archive_is_read_as_it_is_and_replayed_once_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_archive_is_read_as_it_is_and_all_is_the_same_once_imported(
+    gyre: Gyre, small_run: Path, tmp_path: Path
 ) -> None:
-    path = archived(tmp_path / "r")
-    monkeypatch.chdir(tmp_path)
-
     def say(*arguments: str) -> Any:
-        result = CliRunner().invoke(app, list(arguments))
+        result = gyre(*arguments)
         assert result.exit_code == 0, result.stderr
         return json.loads(result.stdout)
 
-    before = say("tree", str(path), "x0-0", "--json")
-    assert before["digest"] == trees.digest(TREE)
+    looks = (("tree", "x0-0"), ("samples", "x0-0"), ("call", "x0-0-c1"))
+    before = [say(command, str(small_run), about, "--json") for command, about in looks]
+    assert before[0]["admitted"]["group"] == ADMITTED.group
     assert not (tmp_path / "runs").exists()
-    assert CliRunner().invoke(app, ["log", "import", str(path)]).exit_code == 0
-    assert say("tree", "r", "x0-0", "--json") == before
+    assert gyre("log", "import", small_run).exit_code == 0
+    assert [say(command, "r", about, "--json") for command, about in looks] == before
     for state in ("progress", "trees", "batch", "cells"):
-        assert say("replay", "r", "--state", state) == say("replay", str(path), "--state", state)
-    again = CliRunner().invoke(app, ["log", "import", str(path)])
-    assert again.exit_code == 1
-    assert "exists already" in again.stderr
+        assert say("replay", "r", "--state", state) == say("replay", str(small_run), "--state", state)
+    assert "exists already" in refusal(gyre("log", "import", small_run))

@@ -1,0 +1,83 @@
+"""Commands that look into one execution's training samples and calls: samples, call."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from services.cli_errors import Errors, fail
+from services.source import open_source
+
+Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+_RANGE = re.compile(r"(\d*):(\d*)")
+
+
+def samples(
+    run: Target,
+    execution: Annotated[str, typer.Argument(help="Id of an execution.")],
+    leaf: Annotated[str | None, typer.Option(help="Only the trajectory that ends in this call.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every run of tokens, its text whole.")] = False,
+    table: Annotated[
+        str | None, typer.Option("--tokens", metavar="FROM:TO", help="A line for each token; : for all.")
+    ] = None,
+    folder: Runs = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Show what an execution trains, token by token, from the recorded event alone; and check it against the tree.
+
+    Example: gyre samples run-1129-183000-ab12 x0-0 --tokens 0:40
+    """
+    from services.samples_drawing import draw
+    from services.samples_view import plain, samples_of
+
+    chosen = _range(table)
+
+    async def look() -> Any:
+        async with open_source(run, folder) as source:
+            return await samples_of(source, execution, leaf)
+
+    with Errors():
+        found = asyncio.run(look())
+    typer.echo(json.dumps(plain(found))) if as_json else draw(found, Console(), full=full, table=chosen)
+
+
+def call(
+    run: Target,
+    call: Annotated[str, typer.Argument(help="Id of a call.")],
+    full: Annotated[bool, typer.Option("--full", help="Texts and history whole.")] = False,
+    folder: Runs = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """Show one request record: how it was matched, its exact input, its output, and what it went through.
+
+    Example: gyre call run-1129-183000-ab12 x0-0-c3
+    """
+    from services.call_drawing import draw
+    from services.call_view import call_of
+
+    async def look() -> Any:
+        async with open_source(run, folder) as source:
+            return await call_of(source, call)
+
+    with Errors():
+        found = asyncio.run(look())
+    typer.echo(json.dumps(found)) if as_json else draw(found, Console(), full=full)
+
+
+def _range(text: str | None) -> slice | None:
+    if text is None:
+        return None
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        fail(f"--tokens {text}: give positions as FROM:TO, e.g. 120:160, or : for all", 2)
+    start, stop = (int(part) if part else None for part in found.groups())
+    return slice(start, stop)
+
+
+COMMANDS = (samples, call)

@@ -1,0 +1,29 @@
+"""Text of models and harnesses on a terminal: one line of it, or all, and never a control character."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
+
+def one_line(text: str, width: int) -> str:
+    """The text on one line of at most `width` characters, its line ends written as backslash and n."""
+    shown = _escaped(text[: width + 1].replace("\n", "\\n"))
+    return shown if len(shown) <= width else f"{shown[: width - 1]}…"
+
+
+def paragraphs(text: str) -> str:
+    """The text with its lines as they are and everything else that is not printable written out."""
+    return "\n".join(_escaped(line) for line in text.split("\n"))
+
+
+def show(console: Console, lines: Iterable[Text | str]) -> None:
+    """Print lines as they are: nothing in them is markup, and none is broken but by the terminal."""
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
