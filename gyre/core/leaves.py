@@ -1,7 +1,11 @@
 """The leaves of a tree and their roles: main > main-summary > sub-agent > sub-agent-summary (design §7, Roles).
 
-A leaf is a node whose whole path no other node goes on from: what it sampled last stands on no other path.
+A leaf is a node whose whole path no other node goes on from: what it sampled last stands on no other path. Where all
+that went on from a node is abandoned, the node ends a path of its own: what a client received is not lost with what it
+did not.
 """
+
+from collections.abc import Sequence
 
 from gyre.core.tree import Node, Tree, context_ids, path_ids, sampled
 from schemas.rewards import LeafSummary, Role
@@ -19,16 +23,18 @@ _ROLES: dict[tuple[bool, bool], Role] = {
 
 def leaves(tree: Tree) -> tuple[str, ...]:
     """Calls that end a path, by index."""
-    whole = {(node.parent, node.prefix_tokens) for node in tree.nodes.values()}
-    ends = [node for node in tree.nodes.values() if (node.call, node.length) not in whole]
-    return tuple(node.call for node in sorted(ends, key=lambda node: (node.index, node.call)))
+    return _ends(tree, set())
 
 
 def summaries(tree: Tree) -> tuple[LeafSummary, ...]:
     """What `TreeBuilt` says of each leaf, by index; the last main leaf is `final_main`."""
-    ends = leaves(tree)
-    resampled = _resampled(tree, ends)
-    roles = {call: _role(tree.nodes[call], call in resampled) for call in ends}
+    roles: dict[str, Role] = {}
+    abandoned: set[str] = set()
+    while found := [call for call in _ends(tree, abandoned) if call not in roles]:
+        resampled = _resampled(tree, found)
+        roles |= {call: _role(tree.nodes[call], call in resampled) for call in found}
+        abandoned |= {call for call in found if roles[call] == "abandoned"}
+    ends = sorted(roles, key=lambda call: (tree.nodes[call].index, call))
     final = next((call for call in reversed(ends) if roles[call] == "main"), None)
     return tuple(
         LeafSummary(
@@ -42,6 +48,23 @@ def summaries(tree: Tree) -> tuple[LeafSummary, ...]:
     )
 
 
+def _ends(tree: Tree, without: set[str]) -> tuple[str, ...]:
+    """Calls that end a path of the tree without some calls, by index."""
+    nodes = [node for node in tree.nodes.values() if node.call not in without]
+    whole = {_stem(tree, node, without) for node in nodes}
+    ends = [node for node in nodes if (node.call, node.length) not in whole]
+    return tuple(node.call for node in sorted(ends, key=lambda node: (node.index, node.call)))
+
+
+def _stem(tree: Tree, node: Node, without: set[str]) -> tuple[str | None, int]:
+    """The call that a node goes on from and how much of its path, looking through calls that are left out."""
+    parent, tokens = node.parent, node.prefix_tokens
+    while parent is not None and parent in without:
+        left = tree.nodes[parent]
+        parent, tokens = left.parent, min(tokens, left.prefix_tokens)
+    return parent, tokens
+
+
 def _role(node: Node, resampled: bool) -> Role:
     if not node.delivered or resampled:
         return "abandoned"
@@ -50,7 +73,7 @@ def _role(node: Node, resampled: bool) -> Role:
     return _ROLES[node.thread == MAIN, node.kind == "compaction"]
 
 
-def _resampled(tree: Tree, ends: tuple[str, ...]) -> set[str]:
+def _resampled(tree: Tree, ends: Sequence[str]) -> set[str]:
     """Leaves cut by length or empty whose very context was asked again later: the client threw them away.
 
     A complete answer to a context that is asked again is none: two sub-agents may be given the same prompt.

@@ -99,6 +99,19 @@ def test_an_answer_cut_by_length_and_asked_for_again_is_abandoned_and_a_whole_on
     assert [leaf.role for leaf in summaries(fold("x", [RECORDS[0], again]))] == ["main", "main"]
 
 
+def test_what_a_client_received_is_not_abandoned_with_what_it_did_not() -> None:
+    lost = record(1, 0, 4, [5], [6], delivered=False)
+    assert [(leaf.leaf, leaf.role) for leaf in summaries(fold("x", [RECORDS[0], lost]))] == [
+        ("c0", "main"),
+        ("c1", "abandoned"),
+    ]
+    forked = record(2, 1, 5, [7], [8])
+    assert [(leaf.leaf, leaf.role) for leaf in summaries(fold("x", [RECORDS[0], lost, forked]))] == [
+        ("c1", "abandoned"),
+        ("c2", "main"),
+    ]
+
+
 def test_a_record_twice_and_a_record_of_another_execution_change_nothing() -> None:
     assert fold("x", [*RECORDS, *RECORDS, record(9, None, 0, [1], [2], execution="y")]) == TREE
 

@@ -10,7 +10,7 @@ from gyre.proxy.exchange import Asked
 CHECKED = ("0.24.4",)
 _VERSION = re.compile(r"QwenCode/([\w.-]+)")
 _MAIN = "You are Qwen Code"
-_SUMMARY = "You are the component that summarizes"
+_SUMMARY = "You are the component that summarize"
 
 
 class QwenCode:
