@@ -48,6 +48,9 @@ class ModelCallRecorded(Model):
     """Tokens of the parent's path (its input and output) that this call's context begins with."""
     prefix_messages: NonNegativeInt
     """Messages of the parent's history (its own answer included) that were matched."""
+    fallback: str = ""
+    """Why the call does not go on from all of its history that was known: the template allows no exact increment there.
+    "" for one that does. Such a call is exact too: it branches earlier, or is a root."""
     input_ids: Int32s
     """New context tokens: conditioning only, never targets."""
     output_ids: Int32s

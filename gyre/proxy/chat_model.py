@@ -29,6 +29,9 @@ class ChatModel:
         self._template = _environment().from_string(template)
         self._special = special
         self.stop_token_ids = stops
+        added = tokenizer.get_added_tokens_decoder().values()
+        self.marks = tuple(str(token.content) for token in added if not (token.lstrip or token.rstrip))
+        """Texts that are always tokens of their own, whatever stands beside them."""
 
     @classmethod
     def load(cls, folder: Path) -> "ChatModel":

@@ -1,18 +1,24 @@
 """Where in an execution's tree an incoming history lies (design §7, token-in, token-out).
 
-Each prefix of a history has a cursor: a digest chained over its messages. Inputs are matched exactly. An assistant turn
-matches a recorded answer given under the same cursor if its call ids, names and stripped text are the same; the cursor
-then names that record, so what the client did to arguments or whitespace is forgotten and the recorded turn stands.
-Assistant text that was not sampled under this very cursor (a kept tail, a merged turn) is an input like any other.
+The histories of an execution are a trie of messages, one for each root (system prompt and tools). Inputs are matched
+exactly. An assistant turn matches a recorded answer given at the same point if its call ids, names and stripped text
+are the same: the history then goes on behind that record, so what the client did to arguments, thoughts or whitespace
+is forgotten and the recorded turn stands. Assistant text that was not sampled at this very point (a kept tail, a merged
+turn, a client's own words) is an input like any other.
+
+A message that was seen before is found by comparing it with the one kept, which costs nothing where they are the same
+object (see `recall`) and a comparison of memory where they are equal: no history is digested again.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gyre.proxy.normalise import Json, Message, canonical
 
 Signature = tuple[frozenset[tuple[str, str]], str]
+_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +34,94 @@ class Place:
     """Whether this is right behind the call's own answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """An incoming history laid over the tree."""
+class Point:
+    """A history up to one message."""
 
-    cursors: tuple[str, ...]
-    """Cursor before the first message, and after each."""
-    places: tuple[Place | None, ...]
-    """What is known at each cursor."""
+    __slots__ = ("answers", "asked", "below", "echo", "live", "message", "place")
+
+    def __init__(self, message: Message | None, live: bool) -> None:
+        """`message` is the last one, None at a root or behind an answer; `live`: a thought stands on the way here."""
+        self.message, self.live = message, live
+        self.place: Place | None = None
+        self.below: list[Point] = []
+        self.answers: list[tuple[str, Signature, Point]] = []
+        self.asked: list[str] = []
+        self.echo: tuple[Message, Point] | None = None
+        """The client's form of an answer, last seen here, and the point behind it."""
+
+    def behind(self, message: Message) -> "Point | None":
+        """The point behind this message; None if it was never seen here."""
+        if message.role == "assistant" and (answered := self._answered(message)) is not None:
+            return answered
+        return next((point for point in self.below if same(point.message, message)), None)
+
+    def _answered(self, message: Message) -> "Point | None":
+        if self.echo is not None and self.echo[0] is message:
+            return self.echo[1]
+        if not self.answers:
+            return None
+        wanted = signature(message)
+        found = [(call, point) for call, known, point in self.answers if known == wanted]
+        if not found:
+            return None
+        # a later equal answer wins, it is the one that was kept; unless the client says which one it means
+        point = next((point for call, point in found if call == message.record), found[-1][1])
+        self.echo = message, point
+        return point
+
+
+def same(known: Message | None, message: Message) -> bool:
+    """Whether a message is one that is known, to the letter."""
+    return known is message or (
+        known is not None
+        and known.content == message.content
+        and known.role == message.role
+        and known.call_id == message.call_id
+        and known.calls == message.calls
+        and known.name == message.name
+        and known.thinking == message.thinking
+    )
+
+
+def signature(message: Message) -> Signature:
+    """What of an assistant turn survives every client: some rewrite ids to letters, digits, `_` and `-`."""
+    calls = frozenset((_PLAIN.sub("_", call.id), call.name) for call in message.calls)
+    return calls, message.content.strip()
+
+
+class Roots:
+    """Digests of what stands before all messages, found again without digesting it."""
+
+    def __init__(self) -> None:
+        """None seen yet."""
+        self._seen: list[tuple[tuple[Json, ...], list[Message], str]] = []
+
+    def of(self, messages: Sequence[Message], tools: Sequence[Json]) -> str:
+        """As `root_cursor`."""
+        leading = leading_system(messages)
+        offered = tuple(tools)
+        for known, before, digest in reversed(self._seen):
+            if len(before) == len(leading) and all(map(same, before, leading)) and known == offered:
+                return digest
+        digest = root_cursor(messages, tools)
+        self._seen.append((offered, leading, digest))
+        return digest
 
 
 def root_cursor(messages: Sequence[Message], tools: Sequence[Json]) -> str:
     """Digest of the system prompt and the tools: the root under which histories may match."""
-    leading: list[Json] = []
-    for message in messages:
-        if message.role != "system":
-            break
-        leading.append(message.wire())
+    leading = [message.wire() for message in leading_system(messages)]
     return hashlib.sha256(canonical([list(tools), leading]).encode("utf-8", "replace")).hexdigest()
 
 
-def signature(message: Message) -> Signature:
-    """What of an assistant turn survives every client."""
-    return frozenset((call.id, call.name) for call in message.calls), message.content.strip()
+def leading_system(messages: Sequence[Message]) -> list[Message]:
+    """The system messages at the head."""
+    leading: list[Message] = []
+    for message in messages:
+        if message.role != "system":
+            break
+        leading.append(message)
+    return leading
 
 
 class Histories:
@@ -58,60 +129,55 @@ class Histories:
 
     def __init__(self) -> None:
         """Nothing was asked yet."""
-        self._places: dict[str, Place] = {}
-        self._answers: dict[tuple[str, Signature], str] = {}
-        self._asked: dict[str, list[str]] = {}
-        self._calls: dict[str, tuple[str | None, int, tuple[str, ...]]] = {}
+        self._roots: dict[str, Point] = {}
+        self._calls: dict[str, tuple[str | None, int, tuple[Point, ...]]] = {}
 
-    def walk(self, root: str, messages: Sequence[Message]) -> Walk:
-        """Lay a history over the tree. Costs one digest of it."""
-        cursors = (root, *self._follow(root, messages))
-        return Walk(cursors, (None, *(self._places.get(cursor) for cursor in cursors[1:])))
+    def walk(self, root: str, messages: Sequence[Message]) -> list[Point]:
+        """The points of a history, from its root on, as far as it was seen before."""
+        point = self._root(root)
+        points = [point]
+        for message in messages:
+            found = point.behind(message)
+            if found is None:
+                break
+            point = found
+            points.append(point)
+        return points
 
-    def asked_at(self, cursor: str) -> tuple[str, ...]:
-        """Calls whose whole context ends at this cursor, oldest first."""
-        return tuple(self._asked.get(cursor, ()))
+    def start(self, root: str, parent: str | None, messages: int) -> Point:
+        """The point behind the first `messages` messages of a call's history (None: of no call's)."""
+        while parent is not None and messages:
+            above, prefix, own = self._calls[parent]
+            if messages > prefix:
+                return own[min(messages - prefix, len(own)) - 1]
+            parent = above
+        return self._root(root)
 
     def add(
         self,
         call: str,
         parent: str | None,
-        root: str,
         prefix_messages: int,
-        messages: Sequence[Message],
+        points: Sequence[Point],
         answer: Message,
-    ) -> tuple[str, ...]:
-        """Take in a record; returns the cursors after each of its own messages, for `know`."""
-        start = root if parent is None else self._cursor(parent, prefix_messages)
-        own = tuple(self._follow(start, messages))
-        context = own[-1] if own else start
-        behind = _digest("answer", call)
-        self._asked.setdefault(context, []).append(call)
-        self._answers[context, signature(answer)] = call  # a later equal answer wins: it is the one that was kept
-        self._calls[call] = (parent, prefix_messages, (*own, behind))
-        return own
+        *,
+        live: bool,
+    ) -> Point:
+        """Take in a call whose own messages lead along `points` (the one it starts from first); the point behind it."""
+        behind = Point(None, live)
+        points[-1].asked.append(call)
+        points[-1].echo = None
+        points[-1].answers.append((call, signature(answer), behind))
+        self._calls[call] = (parent, prefix_messages, (*points[1:], behind))
+        return behind
 
-    def know(self, cursor: str, place: Place) -> None:
-        """A history may be continued here; the first call that rendered the place keeps it."""
-        self._places.setdefault(cursor, place)
+    def grow(self, point: Point, message: Message, *, live: bool) -> Point:
+        """The point behind a message, made if it is new."""
+        found = point.behind(message)
+        if found is None:
+            found = Point(message, live)
+            point.below.append(found)
+        return found
 
-    def behind(self, call: str) -> str:
-        """The cursor right behind a call's answer."""
-        return self._calls[call][2][-1]
-
-    def _cursor(self, call: str, messages: int) -> str:
-        """Cursor after that many messages of a call's history, its answer included."""
-        parent, prefix, own = self._calls[call]
-        while messages <= prefix and parent is not None:
-            parent, prefix, own = self._calls[parent]
-        return own[messages - prefix - 1]
-
-    def _follow(self, cursor: str, messages: Sequence[Message]) -> Iterator[str]:
-        for message in messages:
-            answered = self._answers.get((cursor, signature(message))) if message.role == "assistant" else None
-            cursor = self.behind(answered) if answered else _digest(cursor, canonical(message.wire()))
-            yield cursor
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
+    def _root(self, root: str) -> Point:
+        return self._roots.setdefault(root, Point(None, live=False))

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from gyre.proxy.errors import BadRequest
+from gyre.proxy.recall import Recall
 
 Json = dict[str, Any]
 
@@ -42,7 +43,10 @@ class Message:
     """Of a tool's result: the call that it answers."""
     name: str = ""
     thinking: str = ""
-    """Of an assistant's turn: what it thought before it spoke. Clients keep, trim or drop it: never matched on."""
+    """Of an assistant's turn: what it thought before it spoke. Clients keep, trim or drop it: a recorded turn is not
+    matched on it."""
+    record: str = ""
+    """Of an assistant's turn: the call that the client says it answers (an echoed signature), "" if it says none."""
 
     def wire(self) -> Json:
         """As the OpenAI protocol writes it; an assistant that only calls tools has null content."""
@@ -63,7 +67,7 @@ def messages_of(value: object) -> tuple[Message, ...]:
     """The canonical history. Raises BadRequest when it is no list of objects or empty."""
     if not isinstance(value, list) or not value:
         raise BadRequest("messages: must be a list of at least one message")
-    return tuple(message_of(item, f"messages[{index}]") for index, item in enumerate(value))
+    return tuple(_MESSAGES(value))
 
 
 def message_of(value: object, where: str) -> Message:
@@ -133,3 +137,6 @@ def _call(item: Json) -> ToolCall:
 
 def _string(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+_MESSAGES = Recall(lambda item, index: message_of(item, f"messages[{index}]"))

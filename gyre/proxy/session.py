@@ -5,78 +5,26 @@ count of calls that have arrived runs ahead of the records.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 
 from gyre.core import tree as trees
 from gyre.proxy.adapters.memory import Memory
-from gyre.proxy.adapters.port import Adapter, Hints
-from gyre.proxy.errors import HistoryUnrenderable, PromptTooLong
+from gyre.proxy.adapters.port import Adapter
+from gyre.proxy.drawn import Drawn, cut
+from gyre.proxy.errors import PromptTooLong
 from gyre.proxy.exchange import Asked
-from gyre.proxy.match import Histories, Place, Walk, root_cursor
+from gyre.proxy.match import Histories, Place, Point, Roots, root_cursor, same
 from gyre.proxy.normalise import Message, dump, load
-from gyre.proxy.template import GENERATE, Increment, NotAppendOnly, Template
-from gyre.proxy.toolcalls import answer
+from gyre.proxy.paths import Paths
+from gyre.proxy.placing import Placed, placed
+from gyre.proxy.plan import Limits, Plan
+from gyre.proxy.template import Template
 from schemas.base import ints, pack_floats, pack_ints
-from schemas.calls import Finish, ModelCallRecorded, SamplingRecord, VersionSpan
+from schemas.calls import ModelCallRecorded, SamplingRecord
+
+__all__ = ["Drawn", "Limits", "Plan", "Session"]
 
 _SEED_BITS = 53  # so that every JSON reader keeps it
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How every call is sampled, whatever the client asked for."""
-
-    temperature: float
-    max_tokens: int
-    """Most tokens of an answer; a client may ask for fewer."""
-    context_tokens: int
-    """Most tokens of prompt and answer together."""
-
-    def __post_init__(self) -> None:
-        """Raises ValueError when no prompt would fit."""
-        if self.context_tokens <= self.max_tokens:
-            raise ValueError(f"context_tokens: {self.context_tokens} must exceed max_tokens = {self.max_tokens}")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to ask an engine, and where the answer will hang in the tree."""
-
-    call: str
-    index: int
-    parent: str | None
-    prefix_tokens: int
-    prefix_messages: int
-    input_ids: tuple[int, ...]
-    """The increment: what is new."""
-    full_ids: tuple[int, ...]
-    """The exact input: the parent's path cut to `prefix_tokens`, then the increment."""
-    messages: tuple[Message, ...]
-    message_ends: tuple[int, ...]
-    root: str
-    hints: Hints
-    sampling: SamplingRecord
-    stop: tuple[str, ...] = ()
-    """Texts before which the answer is cut."""
-    tool_calls: bool = True
-    """Whether calls in the answer are calls; if not, they stay text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """What the engines generated for a plan, in one piece however often it was moved."""
-
-    output_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[VersionSpan, ...]
-    finish: Finish
-    cells: tuple[int, ...]
-    cached_tokens: int
-    queue_seconds: float
-    engine_seconds: float
-    stop_sequence: str = ""
-    """The stop text that the output ends with: what the client sees is cut before it."""
 
 
 class Session:
@@ -86,10 +34,11 @@ class Session:
         """`seed` is the execution's; calls draw theirs from it by index."""
         self.tree = trees.Tree(execution)
         self._seed, self._template, self._limits, self._harness = seed, template, limits, harness
-        self._histories = Histories()
+        self._histories, self._paths, self._roots = Histories(), Paths(), Roots()
         self._memory = Memory()
         self._next = 0
         self._replies: dict[str, Message] = {}
+        self._asked: dict[str, tuple[Message, ...]] = {}
 
     def plan(self, asked: Asked) -> Plan:
         """Place a request in the tree and number it.
@@ -98,42 +47,41 @@ class Session:
             PromptTooLong: no room for the answer behind it.
             HistoryUnrenderable: the template refuses the history.
         """
-        root = root_cursor(asked.messages, asked.tools)
-        place, increment = self._placed(self._histories.walk(root, asked.messages), asked)
-        prefix = self._prefix(place)
+        root, where = self._placed(asked)
+        forced = self._forced(asked)
+        context = where.context + pack_ints(self._template.model.encode(forced) if forced else ())
         limit = min(asked.max_tokens or self._limits.max_tokens, self._limits.max_tokens)
-        total = len(prefix) + len(increment.ids)
+        total = len(context) // 4
         if total + limit > self._limits.context_tokens:
             raise PromptTooLong(total, self._limits.context_tokens - limit)
         index, self._next = self._next, self._next + 1
-        hints = self._harness.hints(asked, self._memory)
         return Plan(
             call=f"{self.tree.execution}-c{index}",
             index=index,
-            parent=place.call if place else None,
-            prefix_tokens=len(prefix),
-            prefix_messages=place.messages if place else 0,
-            input_ids=tuple(increment.ids),
-            full_ids=(*prefix, *increment.ids),
-            messages=asked.messages[place.messages if place else 0 :],
-            message_ends=tuple(end + len(prefix) if end >= 0 else -1 for end in increment.ends),
+            parent=where.parent,
+            prefix_tokens=where.prefix_tokens,
+            prefix_messages=where.prefix_messages,
+            context=context,
+            messages=asked.messages[where.prefix_messages :],
+            message_ends=where.ends,
             root=root,
-            hints=hints,
+            hints=self._harness.hints(asked, self._memory),
             sampling=self._sampling(limit, index),
             stop=asked.stop,
             tool_calls=asked.tool_choice != "none",
+            tools=asked.tools,
+            forced=forced,
+            fallback=where.fallback,
         )
 
     def count(self, asked: Asked) -> int:
         """Tokens of the prompt that this request would be. Raises HistoryUnrenderable."""
-        root = root_cursor(asked.messages, asked.tools)
-        place, increment = self._placed(self._histories.walk(root, asked.messages), asked)
-        return (place.tokens if place else 0) + len(increment.ids)
+        return len(self._placed(asked)[1].context) // 4
 
     def finished(self, asked: Asked) -> tuple[str, ...]:
         """Recorded calls with exactly this context, oldest first: of a re-sent request, the calls it may mean."""
-        walk = self._histories.walk(root_cursor(asked.messages, asked.tools), asked.messages)
-        return self._histories.asked_at(walk.cursors[-1])
+        points = self._histories.walk(self._roots.of(asked.messages, asked.tools), asked.messages)
+        return tuple(points[-1].asked) if len(points) > len(asked.messages) else ()
 
     def reply(self, call: str) -> tuple[Message, trees.Node]:
         """The answer that a recorded call was given, and its record as a node."""
@@ -141,8 +89,12 @@ class Session:
 
     def record(self, plan: Plan, drawn: Drawn, *, total_seconds: float, delivered: bool) -> ModelCallRecorded:
         """The record of an answered plan; nothing is remembered before `add`."""
-        text = self._text(drawn)
-        message = answer(text, plan.call) if plan.tool_calls else Message("assistant", text)
+        drawn = cut(self._template.model, drawn, plan.stop)
+        text = plan.forced + self._text(drawn.output_ids, drawn.finish == "stop", drawn.stop_sequence)
+        message = self._template.family.answer(
+            text, plan.call, plan.tools, forced=bool(plan.forced), calls=plan.tool_calls
+        )
+        self._asked[plan.call] = plan.messages
         return ModelCallRecorded(
             execution=self.tree.execution,
             call=plan.call,
@@ -152,7 +104,8 @@ class Session:
             parent=plan.parent,
             prefix_tokens=plan.prefix_tokens,
             prefix_messages=plan.prefix_messages,
-            input_ids=pack_ints(plan.input_ids),
+            fallback=plan.fallback,
+            input_ids=plan.increment,
             output_ids=pack_ints(drawn.output_ids),
             logprobs=pack_floats(drawn.logprobs),
             versions=drawn.versions,
@@ -176,60 +129,62 @@ class Session:
         tree = trees.evolve(self.tree, record)
         known, self.tree = self.tree.nodes, tree
         self._next = max(self._next, record.index + 1)
+        messages = self._messages(record)
         if record.call in known or record.call not in tree.nodes:
             return
-        node, messages, reply = tree.nodes[record.call], load(record.messages), load(record.reply)[0]
+        node, reply = tree.nodes[record.call], load(record.reply)[0]
         self._replies[record.call] = reply
         self._learn(record, messages, reply)
-        root = record.system_digest
-        cursors = self._histories.add(record.call, record.parent, root, record.prefix_messages, messages, reply)
-        for count, (cursor, end) in enumerate(
-            zip(cursors, record.message_ends, strict=False), record.prefix_messages + 1
-        ):
-            if end >= 0:
-                self._histories.know(cursor, Place(record.call, end, count, answered=False))
-        whole = record.prefix_messages + len(messages) + 1
-        self._histories.know(self._histories.behind(record.call), Place(record.call, node.length, whole, answered=True))
+        self._paths.add(tree, node)
+        points = self._grown(record, messages)
+        text = self._text(ints(record.output_ids), record.finish == "stop", "")
+        live = points[-1].live or self._template.family.sampled_thought(text)
+        prefix = record.prefix_messages
+        behind = self._histories.add(record.call, record.parent, prefix, points, reply, live=live)
+        whole = prefix + len(messages) + 1
+        behind.place = Place(record.call, node.length, whole, answered=True)
 
-    def _placed(self, walk: Walk, asked: Asked) -> tuple[Place | None, Increment]:
-        """The deepest place that the history may go on from, and what is new behind it; None: a new root."""
-        roles = [*(message.role for message in asked.messages), GENERATE]
-        for count in range(len(asked.messages), 0, -1):
-            place = walk.places[count]
-            if place is None or not self._template.may_cut(roles[count - 1], roles[count]):
-                continue
-            try:
-                increment = self._template.increment(roles[count - 1], asked.messages[count:])
-            except (NotAppendOnly, HistoryUnrenderable):
-                continue
-            return place, self._closed(place, increment)
-        try:
-            return None, self._template.increment(None, asked.messages, asked.tools)
-        except (NotAppendOnly, HistoryUnrenderable):
-            return None, self._template.whole(asked.messages, asked.tools)
+    def _grown(self, record: ModelCallRecorded, messages: Sequence[Message]) -> list[Point]:
+        """The points along a record's own messages; the first call that rendered a place keeps it."""
+        point = self._histories.start(record.system_digest, record.parent, record.prefix_messages)
+        points = [point]
+        for count, message in enumerate(messages):
+            live = point.live or self._template.live(message)
+            point = self._histories.grow(point, message, live=live)
+            points.append(point)
+            end = record.message_ends[count] if count < len(record.message_ends) else -1
+            if end >= 0 and point.place is None:
+                point.place = Place(record.call, end, record.prefix_messages + count + 1, answered=False)
+        return points
 
-    def _closed(self, place: Place, increment: Increment) -> Increment:
-        """Behind a sampled turn, what ends the turn comes first."""
-        if not place.answered:
-            return increment
-        output = self.tree.nodes[place.call].output_ids
-        close = self._template.closing(ints(output[-4:])[0] if output else None)
-        return Increment(close + increment.ids, [end + len(close) if end >= 0 else -1 for end in increment.ends])
+    def _placed(self, asked: Asked) -> tuple[str, Placed]:
+        """The request's root and its place."""
+        root = self._roots.of(asked.messages, asked.tools)
+        points = self._histories.walk(root, asked.messages)
+        return root, placed(self.tree, self._paths, self._template, points, root, asked)
 
-    def _prefix(self, place: Place | None) -> list[int]:
-        return ints(trees.path_ids(self.tree, place.call, place.tokens)) if place else []
+    def _forced(self, asked: Asked) -> str:
+        """With what the answer has to begin for the client's tool choice."""
+        offered = {str(tool.get("function", tool).get("name")) for tool in asked.tools}
+        name = asked.tool_choice.removeprefix("tool:")
+        choice = asked.tool_choice if offered and (name == asked.tool_choice or name in offered) else ""
+        return self._template.family.forced(choice)
+
+    def _messages(self, record: ModelCallRecorded) -> Sequence[Message]:
+        """A record's messages; the very objects that it was made of where it was made here: they are kept already."""
+        loaded, asked = load(record.messages), self._asked.pop(record.call, ())
+        return asked if len(asked) == len(loaded) and all(map(same, asked, loaded)) else loaded
 
     def _sampling(self, limit: int, index: int) -> SamplingRecord:
         hashed = sha256(f"{self._seed}/{index}".encode()).digest()
         seed = int.from_bytes(hashed, "big") >> (256 - _SEED_BITS)
         return SamplingRecord(temperature=self._limits.temperature, top_p=1.0, top_k=0, max_tokens=limit, seed=seed)
 
-    def _text(self, drawn: Drawn) -> str:
+    def _text(self, ids: Sequence[int], stopped: bool, stop_sequence: str) -> str:
         """What was sampled, without the mark or the stop text that ended it."""
-        ids: Sequence[int] = drawn.output_ids
-        stopped = drawn.finish == "stop" and ids and ids[-1] in self._template.model.stop_token_ids
-        text = self._template.model.decode(ids[:-1] if stopped else ids)
-        return text[: text.index(drawn.stop_sequence)] if drawn.stop_sequence else text
+        marked = stopped and ids and ids[-1] in self._template.stop_token_ids
+        text = self._template.model.decode(ids[:-1] if marked else ids)
+        return text[: text.index(stop_sequence)] if stop_sequence else text
 
     def _learn(self, record: ModelCallRecorded, messages: Sequence[Message], reply: Message) -> None:
         """What the harness's adapter is told of later calls."""

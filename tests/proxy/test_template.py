@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from gyre.models.load import NANO
 from gyre.proxy.chat_model import ChatModel
+from gyre.proxy.cuts import ROLES
 from gyre.proxy.errors import HistoryUnrenderable, TemplateUnusable
 from gyre.proxy.normalise import Message, ToolCall
-from gyre.proxy.template import GENERATE, Template
+from gyre.proxy.template import GENERATE, ROOT, Behind, Template
 from tests.proxy.templates import CHATML, COUNTING, MERGING, nano, with_template
 
 CALL = ToolCall("call_1", "write", '{"path":"a.txt","content":"x"}')
@@ -36,26 +37,26 @@ def whole(template: Template, messages: list[Message]) -> list[int]:
 @given(histories())
 @settings(max_examples=60, deadline=None)
 def test_a_history_taken_apart_has_the_tokens_of_the_whole(history: list[Message]) -> None:
-    assert TEMPLATE.increment(None, history).ids == whole(TEMPLATE, history)
+    assert TEMPLATE.increment(ROOT, history).ids == whole(TEMPLATE, history)
 
 
 @given(histories(), st.data())
 @settings(max_examples=60, deadline=None)
 def test_an_increment_behind_any_cut_is_what_the_whole_adds(history: list[Message], data: st.DataObject) -> None:
     count = data.draw(st.integers(1, len(history)))
-    before = TEMPLATE.increment(None, history[:count])
-    after = TEMPLATE.increment(history[count - 1].role, history[count:])
+    before = TEMPLATE.increment(ROOT, history[:count])
+    after = TEMPLATE.increment(Behind(history[count - 1].role), history[count:])
     assert before.ids[: before.ends[-1]] + after.ids == whole(TEMPLATE, history)
 
 
 def test_nano_may_be_cut_everywhere(template: Template) -> None:
-    assert len(template.cuts) == 20
+    assert sum(template.may_cut(before, after) for before in ROLES for after in (*ROLES, GENERATE)) == 20
 
 
 def test_a_template_with_a_default_system_prompt_is_cut_behind_it(tmp_path: Path) -> None:
     template = with_template(tmp_path / "m", CHATML)
     history = [Message("user", "go"), Message("assistant", "", (CALL,)), Message("tool", "ok"), Message("user", "on")]
-    assert template.increment(None, history).ids == whole(template, history)
+    assert template.increment(ROOT, history).ids == whole(template, history)
     assert "<tool_call>" in template.model.decode(whole(template, history))
     assert template.may_cut("assistant", "tool")
 
@@ -67,7 +68,7 @@ def test_a_template_that_merges_results_is_not_cut_between_them(tmp_path: Path) 
     assert template.may_cut("tool", GENERATE)
     results = [Message("tool", "one"), Message("tool", "two")]
     history = [Message("system", "s"), Message("user", "u"), Message("assistant", "", (CALL, CALL)), *results]
-    increment = template.increment("assistant", results)
+    increment = template.increment(Behind("assistant"), results)
     assert whole(template, history)[-len(increment.ids) :] == increment.ids
     assert increment.ends[0] == -1
     assert increment.ends[1] > 0
@@ -76,24 +77,24 @@ def test_a_template_that_merges_results_is_not_cut_between_them(tmp_path: Path) 
 def test_tools_stand_in_the_root_alone(tmp_path: Path) -> None:
     template = with_template(tmp_path / "m", MERGING)
     tools = ({"type": "function", "function": {"name": "write"}},)
-    root = template.increment(None, [Message("system", "s"), Message("user", "u")], tools)
+    root = template.increment(ROOT, [Message("system", "s"), Message("user", "u")], tools)
     assert '"name": "write"' in template.model.decode(root.ids)
     assert root.ids == template.whole([Message("system", "s"), Message("user", "u")], tools).ids
 
 
 def test_a_template_that_rewrites_its_history_allows_no_cut(tmp_path: Path) -> None:
     template = with_template(tmp_path / "m", COUNTING)
-    assert {after for _, after in template.cuts} <= {GENERATE}
+    assert not any(template.may_cut(before, after) for before in ROLES for after in ROLES)
     history = [Message("user", "go"), Message("assistant", "went"), Message("user", "on")]
-    increment = template.increment(None, history)
+    increment = template.increment(ROOT, history)
     assert increment.ids == whole(template, history)
     assert increment.ends[:2] == [-1, -1]
 
 
 def test_a_turn_cut_by_length_is_closed_and_a_stopped_one_is_not_closed_twice(template: Template) -> None:
     stop = template.model.stop_token_ids[0]
-    assert template.closing(None) == [stop, *template.closing(stop)]
-    assert template.model.decode(template.closing(stop)) == "\n"
+    assert template.closing(None) == [stop]
+    assert template.closing(stop) == []
 
 
 def test_arguments_go_to_the_template_as_it_shows_them_best(tmp_path: Path, template: Template) -> None:
@@ -122,11 +123,12 @@ def test_rendering_equals_that_of_transformers() -> None:
 
 def test_a_refusing_template_and_an_incomplete_folder_say_so_in_one_line(tmp_path: Path) -> None:
     refusing = (
-        "{% if messages | length > 6 %}{{ raise_exception('too\nlong') }}{% endif %}<|im_end|>{{ messages[0].content }}"
+        "{% for each in messages %}{% if 'long' in each.content %}{{ raise_exception('too\nlong') }}{% endif %}"
+        "{{ each.content }}<|im_end|>{% endfor %}"
     )
     template = with_template(tmp_path / "m", refusing)
     with pytest.raises(HistoryUnrenderable, match="too long"):
-        template.whole([Message("user", "x")] * 7, ())
+        template.whole([Message("user", "long")], ())
     with pytest.raises(TemplateUnusable, match=r"has no tokenizer\.json"):
         ChatModel.load(tmp_path)
     (tmp_path / "m" / "chat_template.jinja").unlink()

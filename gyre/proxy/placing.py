@@ -1,0 +1,98 @@
+"""From a request to the place in the tree where it goes on, and the tokens that are new there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gyre.core import tree as trees
+from gyre.proxy.errors import HistoryUnrenderable
+from gyre.proxy.exchange import Asked
+from gyre.proxy.match import Place, Point
+from gyre.proxy.paths import Paths, spot_of
+from gyre.proxy.template import GENERATE, ROOT, Behind, Increment, NotAppendOnly, Template
+from schemas.base import Int32s, ints, pack_ints
+
+REFUSED = "the template refuses the rest on its own"
+NO_PLACE = "the template allows no cut there"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A request in the tree."""
+
+    parent: str | None
+    prefix_tokens: int
+    prefix_messages: int
+    context: Int32s
+    """The whole exact input, packed."""
+    ends: tuple[int, ...]
+    """Tokens of the path up to the end of each new message; -1 where nothing may be cut."""
+    fallback: str
+    """Why less than what is known of the history is gone on from, "" if all is."""
+
+
+def placed(
+    tree: trees.Tree, paths: Paths, template: Template, points: Sequence[Point], root: str, asked: Asked
+) -> Placed:
+    """Go on from the deepest place that the template allows, else from a new root.
+
+    `points` are those of the history that are known, its root first. Where others have gone on from the same place with
+    the same input tokens, the call shares those too: a fork may lie inside a message.
+
+    Raises:
+        HistoryUnrenderable: the template refuses the history.
+    """
+    place, increment, fallback = _deepest(template, points, asked)
+    if place is None:
+        increment = _root(template, asked)
+    elif place.answered:
+        increment = _closed(tree, template, place.call, increment)
+    ids = pack_ints(increment.ids)
+    tokens = place.tokens if place else 0
+    spot = spot_of(tree, place.call, tokens) if place else (root, 0)
+    shared = paths.share(tree, spot, ids)
+    parent = place.call if place else None
+    return Placed(
+        parent=parent if shared == spot else shared[0],
+        prefix_tokens=shared[1],
+        prefix_messages=place.messages if place else 0,
+        context=(paths.cut(tree, place.call, tokens) if place else b"") + ids,
+        ends=tuple(end + tokens if end >= 0 else -1 for end in increment.ends),
+        fallback=fallback,
+    )
+
+
+def _deepest(template: Template, points: Sequence[Point], asked: Asked) -> tuple[Place | None, Increment, str]:
+    """The deepest place, what is new behind it, and why none deeper was taken."""
+    messages, tools = asked.messages, bool(asked.tools)
+    following = frozenset(message.role for message in messages[len(points) - 1 :])
+    why = ""
+    for count in range(len(points) - 1, 0, -1):
+        point = points[count]
+        after = messages[count].role if count < len(messages) else GENERATE
+        following |= {after} - {GENERATE}
+        if point.place is None:
+            why = why or NO_PLACE
+            continue
+        behind = Behind(messages[count - 1].role, point.place.answered, point.live)
+        if refused := template.refusal(behind, after, following, tools=tools):
+            why = why or refused
+            continue
+        try:
+            return point.place, template.increment(behind, messages[count:], asked.tools), why
+        except (NotAppendOnly, HistoryUnrenderable):
+            why = why or REFUSED
+    return None, Increment([], []), why
+
+
+def _root(template: Template, asked: Asked) -> Increment:
+    try:
+        return template.increment(ROOT, asked.messages, asked.tools)
+    except (NotAppendOnly, HistoryUnrenderable):
+        return template.whole(asked.messages, asked.tools)
+
+
+def _closed(tree: trees.Tree, template: Template, call: str, increment: Increment) -> Increment:
+    """Behind a sampled turn, what ends the turn comes first."""
+    output = tree.nodes[call].output_ids
+    close = template.closing(ints(output[-4:])[0] if output else None)
+    return Increment(close + increment.ids, [end + len(close) if end >= 0 else -1 for end in increment.ends])

@@ -1,0 +1,43 @@
+"""Llama: the answer is one JSON object with `name` and `parameters`, or several between semicolons or line breaks.
+
+`<|python_tag|>` may stand before them. An answer with anything else in it is text: JSON inside prose is no call.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from gyre.proxy.normalise import Json
+from gyre.proxy.toolcalls.port import Found, call_of, read_call
+
+TAG = "<|python_tag|>"
+_DECODER = json.JSONDecoder()
+
+
+def llama(text: str, _tools: Sequence[Json]) -> list[Found]:
+    """The calls that the whole answer is made of, or none."""
+    start = len(text) - len(text.lstrip())
+    if text.startswith(TAG, start):
+        start += len(TAG)
+    try:
+        return _joined(list(_objects(text, start)), text)
+    except (ValueError, RecursionError):
+        whole = read_call(text[start:]) if text[start:].lstrip().startswith("{") else None
+        return [Found(0, len(text), *whole)] if whole else []
+
+
+def _objects(text: str, place: int) -> Iterator[tuple[int, tuple[str, str]]]:
+    """(end, call) of each object. Raises ValueError when the text is not made of calls alone."""
+    while rest := text[place:].lstrip(" \t\r\n;"):
+        value, end = _DECODER.raw_decode(text, len(text) - len(rest))
+        call = call_of(value)
+        if call is None or not {"arguments", "parameters"} & value.keys():
+            raise ValueError
+        yield end, call
+        place = end
+
+
+def _joined(calls: list[tuple[int, tuple[str, str]]], text: str) -> list[Found]:
+    """Calls side by side: nothing of the text is left over."""
+    starts = [0, *(end for end, _ in calls[:-1])]
+    ends = [*(end for end, _ in calls[:-1]), len(text)]
+    return [Found(start, end, *call) for start, end, (_, call) in zip(starts, ends, calls, strict=True)]
