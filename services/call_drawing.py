@@ -51,6 +51,8 @@ def _matching(found: Found, full: bool) -> Iterator[Text]:
     record, matched, new = found["record"], found["matched"], found["new"]
     parent = f"{record['parent']}, {found['cut']}" if record["parent"] else found["cut"]
     yield _row("parent", parent)
+    if record["fallback"]:
+        yield _row("fallback", record["fallback"], "yellow")
     if found["children"]:
         yield _row("children", ", ".join(found["children"]))
     yield _row("matched", f"{len(matched)} messages, {record['prefix_tokens']} tokens")
@@ -79,7 +81,7 @@ def _output(found: Found, full: bool) -> Iterator[Text]:
 _TOLD = frozenset((
     "execution", "call", "index", "thread", "kind", "parent", "prefix_tokens", "prefix_messages", "finish", "delivered",
     "message_ends", "sampling", "versions", "cells", "cached_tokens", "queue_seconds", "engine_seconds",
-    "total_seconds", "system_digest",
+    "total_seconds", "system_digest", "fallback", "fallback",
 ))  # fmt: skip
 """Fields of a record that have their place in the drawing."""
 

@@ -36,7 +36,7 @@ def lines(found: Found, *, full: bool) -> Iterator[Text]:
     if folded:
         yield _asides([spine[0].calls[0] for spine in asides], nodes)
     for link in found["links"]:
-        yield Text(f"link: {link['call']} started {link['thread']}")
+        yield Text(f"link: {link['call']} started {link['first']} of {link['thread']}")
     for each in found["rejected"]:
         yield Text(f"rejected: {each['call']}, {one_line(each['reason'], _SHOWN)}", "red")
     if found.get("as_recorded") is False:
@@ -77,6 +77,7 @@ class _Drawing:
             f"{first['prefix_tokens']} -> {size} tokens",
             f"{sampled} sampled",
             *([f"forks inside {first['parent']}"] if self._inside(first) else []),
+            *([f"fell back: {one_line(first['fallback'], _SHOWN)}"] if first["fallback"] else []),
             *([] if last["finish"] == "stop" else [f"ended by {last['finish']}"]),
             *([] if first["delivered"] else ["not delivered"]),
         ]

@@ -7,7 +7,9 @@ from typing import Any
 from gyre.config import Config
 from gyre.core import fates, tree
 from gyre.proxy.chat_model import ChatModel
+from gyre.proxy.links import links
 from schemas.base import ints
+from schemas.calls import ModelCallRecorded
 from schemas.rewards import LeafSummary, RewardAssigned, TreeBuilt
 from schemas.training import TrajectoriesAdmitted
 from services.execution_log import Facts, Training, chat_model, facts_of, training_of
@@ -26,7 +28,7 @@ async def tree_of(source: Source, execution: str) -> dict[str, Any]:
     ends = facts.leaves(built)
     reward, recorded = facts.first(RewardAssigned), facts.first(TreeBuilt)
     trained = await training_of(source, facts)
-    outline = outline_of(built, ends, chat_model(config.model.path))
+    outline = outline_of(built, ends, facts.records, chat_model(config.model.path))
     fated = _fated(built, ends, facts, config.admission.j_max, trained)
     return {
         "run": source.run,
@@ -44,13 +46,16 @@ async def tree_of(source: Source, execution: str) -> dict[str, Any]:
     }
 
 
-def outline_of(built: tree.Tree, ends: Sequence[LeafSummary], chat: ChatModel | None) -> dict[str, Any]:
+def outline_of(
+    built: tree.Tree, ends: Sequence[LeafSummary], records: Sequence[ModelCallRecorded], chat: ChatModel | None
+) -> dict[str, Any]:
     """What a tree is, whatever became of it: nodes, roots, leaves, links, abandoned; text where a model gives it."""
+    fallbacks = {record.call: record.fallback for record in records}
     return {
-        "nodes": [_node(node, chat) for node in built.nodes.values()],
+        "nodes": [{**_node(node, chat), "fallback": fallbacks[call]} for call, node in built.nodes.items()],
         "roots": [call for call, node in built.nodes.items() if node.parent is None],
         "leaves": [_leaf(leaf, built.nodes[leaf.leaf]) for leaf in ends],
-        "links": [],
+        "links": [asdict(link) for link in links(records)],
         "abandoned": [leaf.leaf for leaf in ends if leaf.role == "abandoned"],
     }
 

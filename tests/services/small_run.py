@@ -84,8 +84,24 @@ def length(record: ModelCallRecorded) -> int:
 
 
 ROOT = call(0, None, 0, "Write the word.", "I will write it.")
-NEXT = call(1, 0, length(ROOT), " Go on.", "[done]", prefix_messages=2, total_seconds=2.2, cells=(0, 1))
-FORK = call(2, 0, len(ROOT.input_ids) // 4, " Again.", "I did it again.", prefix_messages=1)
+ASKS_HELP = {"name": "agent", "arguments": '{"prompt": "Help me."}'}
+DONE = {
+    "role": "assistant",
+    "content": "[done]",
+    "tool_calls": [{"id": "call_1", "type": "function", "function": ASKS_HELP}],
+}
+NEXT = call(
+    1,
+    0,
+    length(ROOT),
+    " Go on.",
+    "[done]",
+    prefix_messages=2,
+    total_seconds=2.2,
+    cells=(0, 1),
+    reply=json.dumps([DONE]),
+)
+FORK = call(2, 0, len(ROOT.input_ids) // 4, " Again.", "I did it again.", prefix_messages=1, fallback="it trims")
 HELP = call(3, None, 0, "Help me.", "Here is help.", thread="sub-agent")
 SUMMARY = call(4, 1, length(NEXT), " Sum up.", "It is written.", kind="compaction", prefix_messages=4)
 TITLE = call(5, None, 0, "Name it.", "Title", kind="auxiliary")

@@ -12,7 +12,7 @@ from services.call_drawing import draw
 from services.call_view import call_of
 from services.source import Source
 from tests.services.conftest import Gyre, refusal
-from tests.services.small_run import AGAIN, FORK, NEXT, ROOT, WORDS, length
+from tests.services.small_run import AGAIN, DONE, FORK, NEXT, ROOT, WORDS, length
 
 
 def drawing(found: dict[str, Any], *, full: bool = False) -> str:
@@ -45,12 +45,14 @@ async def test_a_call_names_the_messages_that_were_matched_and_those_that_are_ne
     ]
     assert [each["content"] for each in found["new"]] == [" More."]
     assert found["leaf"] == "main"
+    assert '[done] agent({"prompt": "Help me."})  (answer of x0-0-c1)' in drawing(found)
 
 
 async def test_a_fork_says_where_inside_its_parent_it_begins(source: Source) -> None:
     found = await call_of(source, FORK.call)
     assert found["cut"] == f"behind the input of {ROOT.call}, before its answer"
     assert len(found["matched"]) == 1
+    assert "fallback    it trims" in drawing(found)
     assert (await call_of(source, ROOT.call))["cut"] == "a root: nothing was matched"
 
 
@@ -114,7 +116,7 @@ def test_a_call_is_one_json_object_wherever_it_is_kept(gyre: Gyre, small_run: Pa
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert found["record"]["cells"] == [0, 1]
-    assert found["reply"] == [{"role": "assistant", "content": "[done]"}]
+    assert found["reply"] == [DONE]
 
 
 @pytest.mark.parametrize("call", ["x0-0-c77", "x9-9-c0", "nothing", "", "x.*"])

@@ -67,6 +67,13 @@ async def test_a_leaf_has_its_role_its_thread_and_what_became_of_it(source: Sour
     assert "J_max = 2 reached" in shared["why"]
 
 
+async def test_a_sub_agent_is_linked_to_the_call_that_started_it(source: Source) -> None:
+    found = await tree_of(source, "x0-0")
+    link = {"call": "x0-0-c1", "tool_call_id": "call_1", "thread": "sub-agent", "first": "x0-0-c3"}
+    assert found["links"] == [link]
+    assert "link: x0-0-c1 started x0-0-c3 of sub-agent" in drawing(found)
+
+
 async def test_what_moves_no_weight_says_why(source: Source) -> None:
     leaves = (await tree_of(source, "x0-0"))["leaves"]
     admitted = [leaf["why"] for leaf in leaves if leaf["admitted"]]
@@ -101,7 +108,7 @@ async def test_a_drawing_has_a_line_for_each_chain_and_never_a_control_character
     assert f"{len(DRAWN)} of 7 leaves admitted (J_max 2), {TARGETS} targets, advantage +1.500" in text
     assert sum("trained on, " in line for line in lines) == len(DRAWN)
     assert "rejected: x0-0-c9, parent x0-0-c99 is no node of the tree" in text
-    assert any(line.startswith("├─● x0-0-c2") and "forks inside x0-0-c0" in line for line in lines)
+    assert any(line.startswith("├─● x0-0-c2") and "forks inside x0-0-c0, fell back: it trims" in line for line in lines)
 
 
 async def test_a_full_drawing_has_a_line_for_each_call(source: Source) -> None:
@@ -128,6 +135,7 @@ def test_a_long_execution_is_drawn_in_as_many_lines_as_it_has_forks() -> None:
             "finish": "stop",
             "delivered": True,
             "output": "so",
+            "fallback": "",
         }
 
     nodes = [node(number, number - 1 if number else None, 2 * number) for number in range(600)]
@@ -142,7 +150,7 @@ def test_a_long_execution_is_drawn_in_as_many_lines_as_it_has_forks() -> None:
 def test_many_calls_beside_the_work_are_one_line() -> None:
     title = {
         "kind": "auxiliary", "thread": "main", "parent": None, "prefix_tokens": 0, "input_tokens": 1,
-        "output_tokens": 2, "finish": "stop", "delivered": True, "output": "so",
+        "output_tokens": 2, "finish": "stop", "delivered": True, "output": "so", "fallback": "",
     }  # fmt: skip
     nodes = [{**title, "call": f"c{number}", "index": number} for number in range(5)]
     found = {"execution": "x", "nodes": nodes, "roots": ["c0"], "leaves": [], "links": [], "rejected": []}
