@@ -155,7 +155,7 @@ class Calls:
             self._world.fold(event)
             says.append(asyncio.create_task(self._speaker.say(execution, event, self._world.sequence)))
 
-        job = seat.jobs[key] = Job(plan.call, len(plan.full_ids), unconfirmed=seat.unconfirmed)
+        job = seat.jobs[key] = Job(plan.call, plan.tokens, unconfirmed=seat.unconfirmed)
         job.drawing = asyncio.create_task(self._engines.draw(execution, plan, say))
         job.task = asyncio.create_task(self._answer(execution, seat, job, plan, says))
         job.task.add_done_callback(lambda task: self._gone(seat, key, job, task))

@@ -124,5 +124,5 @@ class _Trouble:
 
 def _refused(error: RequestRefused, plan: Plan) -> CallError:
     if isinstance(error, ContextOverflow):
-        return PromptTooLong(len(plan.full_ids), max(0, error.maximum - plan.sampling.max_tokens))
+        return PromptTooLong(plan.tokens, max(0, error.maximum - plan.sampling.max_tokens))
     return BadRequest(f"messages: an engine refuses the rendered prompt: {error}")

@@ -1,9 +1,8 @@
 """What a wire protocol is: requests in, whole turns out, all as bytes. chat, anthropic and responses each speak one.
 
 Of a stream, `opening` is sent at once, `keep_alive` while the turn is in the making (clients count these events; pings
-and comments do not keep all of them waiting), and `events` once it is whole. Sampling parameters are not followed
-(design §7: what is recorded is what was sampled), but for a smaller limit of tokens, stop texts and a tool choice of
-none: the other tool choices would force what the policy says.
+and comments do not keep all of them waiting), and `events` once it is whole. Of what steers sampling, only a smaller
+limit of tokens, stop texts and the tool choice are followed (design §7: what is recorded is what was sampled).
 """
 
 from collections.abc import Iterator, Mapping
