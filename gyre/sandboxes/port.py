@@ -26,7 +26,9 @@ class Limits:
     file_bytes: int = 256 << 20
     """Size of one file."""
     disk_bytes: int = 1 << 30
-    """All files in the command's box, looked at every few seconds."""
+    """All files in the command's box."""
+    look_seconds: float = 5.0
+    """How often they are looked at: what is written in between may be more."""
     open_files: int = 4096
     """Open files of one process."""
     processes: int = 4096

@@ -20,7 +20,6 @@ from gyre.sandboxes.orphans import MARK, Orphanage
 from gyre.sandboxes.output import Tail
 from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError
 
-_WATCH_SECONDS = 5.0
 _KILL_SECONDS = 10.0  # a killed process goes at once, unless the kernel holds it
 _SWEEP_PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -113,7 +112,7 @@ class ProcessSandbox:
     async def _overfull(self, box: Path) -> None:
         """Returns when the box holds more than it may."""
         while True:
-            await asyncio.sleep(_WATCH_SECONDS)
+            await asyncio.sleep(self._limits.look_seconds)
             if await asyncio.to_thread(_size, box) > self._limits.disk_bytes:
                 return
 

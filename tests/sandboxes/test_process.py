@@ -1,4 +1,7 @@
 import asyncio
+import contextlib
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,6 +13,7 @@ import pytest
 from gyre.sandboxes.orphans import kill_leftovers, marked
 from gyre.sandboxes.port import OUTPUT_BYTES, Command, Limits, SandboxError
 from gyre.sandboxes.process import ProcessSandbox
+from tests.pipes import told
 
 SPAWN = """
 import os, subprocess, sys
@@ -20,12 +24,22 @@ for how in ({}, {"start_new_session": True}):
 
 @pytest.fixture(scope="module")
 def sandbox() -> ProcessSandbox:
-    return ProcessSandbox(Limits(disk_bytes=4 << 20, file_bytes=8 << 20))
+    return ProcessSandbox(Limits(disk_bytes=4 << 20, file_bytes=8 << 20, look_seconds=0.1))
 
 
 def command(box: Path, *arguments: str, seconds: float = 20.0, grace: float = 0.2, **environment: str) -> Command:
     (box / "ws").mkdir(parents=True, exist_ok=True)
     return Command(arguments, box / "ws", box, environment, seconds, grace)
+
+
+def await_end(pid: int) -> None:
+    """Wait until a process, whoever's child it is, has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            assert select.select([descriptor], [], [], 30)[0]
+        finally:
+            os.close(descriptor)
 
 
 def alive_in(box: Path) -> list[int]:
@@ -98,27 +112,34 @@ async def test_children_that_outlive_a_command_are_killed_even_in_sessions_of_th
 
 
 async def test_the_orphans_of_one_command_are_not_those_of_another(tmp_path: Path, sandbox: ProcessSandbox) -> None:
-    script = "(sleep 0.6; echo late >late) & exit_after() { sleep 1; }; exit_after"
+    for name in ("up", "on"):
+        os.mkfifo(tmp_path / name)
+    script = f"(echo up >{tmp_path}/up; cat {tmp_path}/on >late) & wait"
     slow = asyncio.create_task(sandbox.run(command(tmp_path / "a", "/bin/sh", "-c", script)))
+    assert await told(tmp_path / "up") == "up\n"
     for _ in range(3):
         await sandbox.run(command(tmp_path / "b", sys.executable, "-c", SPAWN))
+    await asyncio.to_thread((tmp_path / "on").write_text, "late\n")
     await slow
     assert (tmp_path / "a/ws/late").read_text() == "late\n"
 
 
 async def test_a_stop_ends_a_command(tmp_path: Path, sandbox: ProcessSandbox) -> None:
     stop = asyncio.Event()
-    running = asyncio.create_task(sandbox.run(command(tmp_path, "sleep", "300"), stop))
-    await asyncio.sleep(0)
+    os.mkfifo(tmp_path / "up")
+    script = f"echo up >{tmp_path}/up; exec sleep 300"
+    running = asyncio.create_task(sandbox.run(command(tmp_path, "/bin/sh", "-c", script), stop))
+    await told(tmp_path / "up")
     stop.set()
     ended = await running
     assert (ended.ending, ended.exit_code) == ("stopped", -signal.SIGTERM)
 
 
 async def test_cancelling_the_call_kills_the_command(tmp_path: Path, sandbox: ProcessSandbox) -> None:
-    running = asyncio.create_task(sandbox.run(command(tmp_path, "/bin/sh", "-c", "touch up; sleep 300")))
-    while not (tmp_path / "ws/up").exists():
-        await asyncio.sleep(0.005)
+    os.mkfifo(tmp_path / "up")
+    script = f"echo up >{tmp_path}/up; sleep 300"
+    running = asyncio.create_task(sandbox.run(command(tmp_path, "/bin/sh", "-c", script)))
+    await told(tmp_path / "up")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -131,10 +152,7 @@ async def test_no_file_grows_beyond_its_limit(tmp_path: Path, sandbox: ProcessSa
     assert (tmp_path / "ws/big").stat().st_size <= 8 << 20
 
 
-async def test_a_box_that_fills_up_ends_its_command(
-    tmp_path: Path, sandbox: ProcessSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gyre.sandboxes.process._WATCH_SECONDS", 0.1)
+async def test_a_box_that_fills_up_ends_its_command(tmp_path: Path, sandbox: ProcessSandbox) -> None:
     script = "for n in 1 2 3; do head -c 2000000 /dev/zero >$n; done; sleep 300"
     ended = await sandbox.run(command(tmp_path, "/bin/sh", "-c", script))
     assert ended.ending == "disk"
@@ -150,11 +168,12 @@ box = Path({str(tmp_path)!r})
 script = "setsid sleep 300 & echo $! >child; sleep 300"
 asyncio.run(ProcessSandbox().run(Command(("/bin/sh", "-c", script), box, box, {{}}, 60)))
 """
+    os.mkfifo(tmp_path / "child")
     parent = subprocess.Popen([sys.executable, "-c", program])
-    while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
-        await asyncio.sleep(0.02)
+    child = int(await told(tmp_path / "child"))
     parent.kill()
     parent.wait()
     assert kill_leftovers(tmp_path) >= 1
-    while alive_in(tmp_path):
-        await asyncio.sleep(0.02)
+    for pid in (child, *alive_in(tmp_path)):
+        await_end(pid)
+    assert alive_in(tmp_path) == []

@@ -63,8 +63,8 @@ class Run:
         commit = place.commit((event,), as_of=0, correlation="r")
         return await self.bus.ev.append(place.subject(*entity), commit)
 
-    async def dispatch(self, execution: str, task: str) -> None:
-        event = ExecutionDispatched(execution=execution, group="g0", task=task, index=0, version=0, seed=1)
+    async def dispatch(self, execution: str, task: str, index: int = 0) -> None:
+        event = ExecutionDispatched(execution=execution, group="g0", task=task, index=index, version=0, seed=1)
         await self.say("scheduler", "execution", execution, "dispatched", event=event)
 
     async def grant(self, execution: str) -> None:
@@ -112,6 +112,12 @@ class Run:
     def idle(self, queue: Any) -> bool:
         """Whether nothing lies in a queue any more."""
         return not self.broker.run("r").queues[queue]._entries
+
+    async def emptied(self, queue: Any) -> None:
+        """Wait until nothing lies in a queue any more."""
+        async with asyncio.timeout(30):
+            while not self.idle(queue):
+                await self.broker.run("r").queues[queue].changed()
 
 
 async def until(true: Callable[[], bool]) -> None:

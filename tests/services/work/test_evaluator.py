@@ -41,9 +41,7 @@ async def judged(run: Any, commits: int = 1) -> list[tuple[Any, ...]]:
     """The events of each commit about the execution, once its entry is off the queue."""
     async with run.serving(evaluator.serve, "evaluator"):
         stored = await run.heard(SAID, commits)
-        async with asyncio.timeout(20):
-            while not run.idle("eval"):
-                await asyncio.sleep(0.005)
+        await run.emptied("eval")
     assert await run.count(SAID) == commits
     return [one.commit.events for one in stored]
 
@@ -90,7 +88,7 @@ async def test_a_later_attempt_may_succeed_on_the_same_state(run: Any) -> None:
 
 async def test_a_budget_that_is_used_up_ends_the_attempts(run: Any) -> None:
     run.task("job", "sleep 300")
-    run.configure(reward={"attempts": 9, "budget_seconds": 0.2})
+    run.configure(reward={"attempts": 7, "budget_seconds": 0.2})
     await end(run, kept(run))
     ((assessment, unresolved),) = await judged(run)
     assert "ended after 0.2 s" in assessment.detail

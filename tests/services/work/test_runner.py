@@ -1,11 +1,9 @@
 """The runner on the bus in memory, with the real reference harness and with hostile ones."""
 
-import asyncio
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from bus.log import BusPort
 from gyre.config import Config
@@ -17,7 +15,8 @@ from schemas.dispatch import CancellationRequested, ExecutionLaunched, Execution
 from services import runner
 from services.episode import Episodes
 from services.place import Place
-from services.workspace import restore
+from services.workspace import MOST_BYTES, restore
+from tests.pipes import told
 from tests.services.work.conftest import until
 
 SAID = "ev.r.runner.execution.*.*"
@@ -39,17 +38,11 @@ async def episode(run: Any, script: str, task: str = "job", **more: Any) -> Exec
         await run.dispatch("x0-0", task)
         await run.grant("x0-0")
         event = await ended(run, "x0-0")
-        await idle(run)
+        await run.emptied("rollout")
     assert await run.count(SAID) == 2
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     assert not [pid for pid in pids if marked(pid, run.folder / "work/x0-0")]
     return event
-
-
-async def idle(run: Any) -> None:
-    async with asyncio.timeout(20):
-        while not run.idle("rollout"):
-            await asyncio.sleep(0.005)
 
 
 def restored(run: Any, event: ExecutionTerminated) -> Path:
@@ -66,7 +59,7 @@ async def test_the_reference_harness_works_on_its_task_and_its_work_is_kept(run:
         await run.dispatch("x0-0", "job")
         await run.grant("x0-0")
         event = await ended(run, "x0-0")
-        await idle(run)
+        await run.emptied("rollout")
     assert (event.reason, event.stage, event.exit_code, event.detail) == ("completed", "agent", 0, "done")
     kept = restored(run, event)
     assert sorted(path.name for path in kept.iterdir()) == ["out.txt", "start.txt"]
@@ -144,23 +137,21 @@ async def test_a_missing_task_fails_in_setup_after_its_launch(run: Any) -> None:
     assert await run.count(SAID) == 2
 
 
-async def test_a_workspace_too_large_to_keep_leaves_no_state_but_a_reason(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.workspace.MOST_ENTRIES", 10)
-    event = await episode(run, "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do : >$n; done")
+async def test_a_workspace_too_large_to_keep_leaves_no_state_but_a_reason(run: Any) -> None:
+    event = await episode(run, f"head -c {MOST_BYTES + 1} /dev/zero >big")
     assert (event.reason, event.state) == ("completed", None)
-    assert "more than 10 files" in event.detail
+    assert f"more than {MOST_BYTES} bytes" in event.detail
 
 
 async def test_a_cancelled_execution_ends_once_wherever_it_stands(run: Any) -> None:
     run.task("job")
-    run.harness("touch up; sleep 300")
+    os.mkfifo(run.folder / "up")
+    run.harness(f"echo up >{run.folder}/up; sleep 300")
     async with run.serving(runner.serve, "runner"):
         for name in ("x0-0", "x0-1"):
             await run.dispatch(name, "job")
         await run.grant("x0-0")
-        await asyncio.wait_for(appears(run.folder / "work/x0-0/ws/up"), 20)
+        await told(run.folder / "up")
         for name in ("x0-0", "x0-1"):
             event = CancellationRequested(execution=name)
             await run.say("scheduler", "execution", name, "cancel", event=event)
@@ -171,23 +162,19 @@ async def test_a_cancelled_execution_ends_once_wherever_it_stands(run: Any) -> N
     assert await run.count(SAID) == 4
 
 
-async def appears(path: Path) -> None:
-    while not path.exists():
-        await asyncio.sleep(0.005)
-
-
 async def test_what_a_lost_runner_launched_ends_as_failed_exactly_once_with_what_it_left(run: Any) -> None:
     run.task("job")
-    run.harness("echo half >half.txt; sleep 300")
+    os.mkfifo(run.folder / "up")
+    run.harness(f"echo half >half.txt; echo up >{run.folder}/up; sleep 300")
     async with run.serving(runner.serve, "runner", "first"):
         await run.dispatch("x0-0", "job")
         await run.grant("x0-0")
-        await asyncio.wait_for(appears(run.folder / "work/x0-0/ws/half.txt"), 20)
+        await told(run.folder / "up")
     assert await run.count(SAID) == 1
     for instance in ("second", "third"):
         async with run.serving(runner.serve, "runner", instance):
             event = await ended(run, "x0-0")
-            await idle(run)
+            await run.emptied("rollout")
     assert (event.reason, event.exit_code) == ("failed", None)
     assert "first" in event.detail
     assert (restored(run, event) / "half.txt").exists()
@@ -200,7 +187,7 @@ async def test_an_entry_that_is_delivered_again_launches_nothing_again(run: Any)
     sequence, subject = 1, "ev.r.scheduler.execution.x0-0.dispatched"
     queue.offer(sequence, subject, run.broker.run("r").ev.messages[0][1])
     async with run.serving(runner.serve, "runner"):
-        await idle(run)
+        await run.emptied("rollout")
     assert event.reason == "completed"
     assert await run.count(SAID) == 2
 
@@ -212,10 +199,10 @@ async def test_an_entry_that_comes_again_to_the_runner_that_ended_it_holds_nothi
         await run.dispatch("x0-0", "job")
         await run.grant("x0-0")
         await ended(run, "x0-0")
-        await idle(run)
+        await run.emptied("rollout")
         state = run.broker.run("r")
         state.queues["rollout"].offer(1, *state.ev.messages[0])
-        await idle(run)
+        await run.emptied("rollout")
     assert await run.count(SAID) == 2
 
 
@@ -234,7 +221,7 @@ async def test_a_dead_runners_entries_are_not_kept_out_by_later_ones(run: Any) -
         for name in names:
             await run.grant(name)
             assert (await ended(run, name)).reason == "completed"
-        await idle(run)
+        await run.emptied("rollout")
 
 
 def held(run: Any) -> int:
@@ -264,7 +251,7 @@ async def test_a_runner_remembers_no_orders_for_executions_that_ended(run: Any) 
         await run.dispatch("x0-2", "job")
         await run.grant("x0-2")
         await ended(run, "x0-2")
-        await idle(run)
+        await run.emptied("rollout")
         assert runners[0]._orders == {}
 
 
@@ -272,5 +259,5 @@ async def test_what_is_no_execution_is_taken_off_the_queue(run: Any) -> None:
     run.broker.store("r", "ev.r.scheduler.execution.x0-0.dispatched", b"no commit")
     run.task("job")
     async with run.serving(runner.serve, "runner"):
-        await idle(run)
+        await run.emptied("rollout")
     assert await run.count(SAID) == 0
