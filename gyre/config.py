@@ -168,8 +168,8 @@ class HarnessSection(Section):
 class RewardSection(Section):
     """How preserved work is scored."""
 
-    attempts: Count = 3
-    """Evaluations of one state before its reward counts as unresolved."""
+    attempts: int = Field(default=3, ge=1, le=7)
+    """Evaluations of one state before its reward counts as unresolved, 7 at most."""
     backoff_seconds: NotNegative = 1.0
     """Wait before the second attempt, doubled for each further one, seconds."""
     budget_seconds: Positive = 300.0
