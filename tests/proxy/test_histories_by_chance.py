@@ -1,0 +1,129 @@
+"""Whatever clients do to their histories: what is recorded, marked and trained is what the engine did."""
+
+import random
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gyre.proxy.session import Plan
+from gyre.proxy.template import Template
+from schemas.base import ints
+from schemas.training import Trajectory
+from tests.proxy.book import Book
+from tests.proxy.hostile import ANSWERS, COMPACTION, HELPER, MOVES, READ, SYSTEM, TASK, TOOLS, WRITE, History, went_on
+from tests.proxy.templates import CHATML, COUNTING, MERGING, nano, with_template
+
+NANO = nano()
+SEEDS = st.integers(0, 2**32)
+THINKING = """\
+{%- set last = namespace(user=-1) %}{% for message in messages %}{% if message.role == 'user' %}\
+{% set last.user = loop.index0 %}{% endif %}{% endfor %}\
+{% for message in messages %}<|im_start|>{{ message.role }}
+{% set text = message.content %}{% if message.role == 'assistant' and '</think>' in text and loop.index0 < last.user %}\
+{% set text = text.split('</think>')[-1].lstrip('\\n') %}{% endif %}{{ text }}\
+{% for call in message.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""Drops the thoughts of turns before the last user message."""
+TEMPLATES = {"nano": None, "chatml": CHATML, "merging": MERGING, "counting": COUNTING, "thinking": THINKING}
+
+
+@pytest.fixture(scope="module", params=TEMPLATES)
+def template(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Template:
+    text = TEMPLATES[request.param]
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    return with_template(folder / "m", text) if text else NANO
+
+
+def harassed(template: Template, chance: random.Random, steps: int) -> tuple[Book, list[History]]:
+    """A book after so many requests, several of them in flight at a time, and the histories that there were."""
+    book = Book(template)
+    histories: list[History] = [[SYSTEM, TASK]]
+    flying: list[tuple[Plan, History]] = []
+    for _ in range(steps):
+        history = deepcopy(histories[-1] if chance.random() < 0.6 else chance.choice(histories))
+        while chance.random() < 0.3:
+            history = chance.choice(MOVES)(history, chance)
+        more = {"tools": TOOLS} if chance.random() < 0.1 else {}
+        if plan := book.plan(history, **more):
+            flying.append((plan, history))
+        while flying and (chance.random() < 0.7 or len(flying) > 3):
+            histories.append(landed(book, flying, chance))
+    while flying:
+        histories.append(landed(book, flying, chance))
+    return book, histories
+
+
+def landed(book: Book, flying: list[tuple[Plan, History]], chance: random.Random) -> History:
+    """Any of the calls in flight is answered; what its client goes on with."""
+    plan, history = flying.pop(chance.randrange(len(flying)))
+    stopped, delivered = chance.random() < 0.85, chance.random() < 0.9
+    reply = book.answer(plan, chance.choice(ANSWERS), stopped=stopped, delivered=delivered)
+    return went_on(history, reply, chance)
+
+
+@given(SEEDS)
+@settings(max_examples=40, deadline=None)
+def test_every_context_is_what_the_engine_was_given_and_every_mark_what_it_sampled(
+    template: Template, seed: int
+) -> None:
+    chance = random.Random(seed)
+    for _ in range(5):
+        book, histories = harassed(template, chance, 10)
+        book.check_contexts()
+        book.check_training(chance.randint(1, 5), seed)
+        book.check_training(100, seed)
+        book.check_replay(chance.sample(histories, min(3, len(histories))))
+
+
+def threads(chance: random.Random) -> dict[str, tuple[History, list[str]]]:
+    """Conversations that run side by side: how each begins, and what the policy answers in turn."""
+    main = [SYSTEM, TASK]
+    found: dict[str, tuple[History, list[str]]] = {}
+    for number in range(chance.randint(2, 4)):
+        question = {"role": "user", "content": f"part {number}"}
+        begin = chance.choice([[*main, question], [HELPER, question], [HELPER, TASK, question], [*main, COMPACTION]])
+        turns = chance.randint(1, 3) if begin[-1] is question else 1
+        found[f"t{number}"] = begin, [f"{chance.choice(['done', WRITE, READ])} t{number}" for _ in range(turns)]
+    return found
+
+
+def in_order(template: Template, asked: dict[str, tuple[History, list[str]]], chance: random.Random) -> Book:
+    """The first call alone, then all conversations at once, requests and answers falling as chance has it."""
+    book = Book(template)
+    flying: dict[str, Plan] = {}
+    histories = {name: begin for name, (begin, _) in asked.items()}
+    left = {name: list(answers) for name, (_, answers) in asked.items()}
+    first = book.plan([SYSTEM, TASK])
+    assert first is not None
+    book.answer(first, "begun")
+    while flying or any(left.values()):
+        name = chance.choice([name for name in left if left[name] or name in flying])
+        if plan := flying.pop(name, None):
+            reply = book.answer(plan, left[name].pop(0))
+            histories[name] = went_on(histories[name], reply, random.Random(0))
+        elif plan := book.plan(histories[name]):
+            flying[name] = plan
+    return book
+
+
+@given(SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_calls_side_by_side_may_come_in_any_order_and_the_same_is_admitted(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(5):
+        asked = threads(chance)
+        one, other = (in_order(NANO, asked, chance) for _ in range(2))
+        j_max = chance.randint(1, 5)
+        assert contents(one.trained(j_max, seed)) == contents(other.trained(j_max, seed))
+        one.check_contexts()
+
+
+def contents(drawn: Sequence[Trajectory]) -> list[tuple[str, list[int], bytes, bytes]]:
+    return [(each.role, ints(each.ids), each.target, each.logprobs) for each in drawn]
