@@ -39,6 +39,7 @@ class Link:
         self.nc = Client()
         self.generation = 0
         self.up = asyncio.Event()
+        self._trouble = ""
         self._watchers: set[Callable[[], None]] = set()
         self._subscriptions: set[Subscription] = set()
 
@@ -64,7 +65,7 @@ class Link:
                 await connecting
         except (TimeoutError, nats.errors.Error, OSError) as error:
             await self.close()
-            why = line(error)
+            why = self._trouble or line(error)
             raise Unavailable(
                 f"url {self.url}: no NATS server answers ({why}); start one or correct the URL"
             ) from error
@@ -157,7 +158,8 @@ class Link:
                 await self.nc.close()
 
     async def _on_error(self, error: Exception) -> None:
-        LOG.debug("nats: %s", line(error))
+        self._trouble = line(error)
+        LOG.debug("nats: %s", self._trouble)
 
     async def _on_disconnect(self) -> None:
         self.up.clear()

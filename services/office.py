@@ -53,6 +53,8 @@ class Office(Generic[State]):
         self._keeps_quarantine = keeps_quarantine
         self._inbox: asyncio.Queue[Stored] = asyncio.Queue(4096)
         self._observed: asyncio.Queue[tuple[tuple[str, ...], Event]] = asyncio.Queue()
+        self._unsaid: dict[int, EventQuarantined] = {}
+        """Messages that no model accepts and of which the log does not say so yet, by sequence."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._own = 0
         self._term = 0
@@ -114,6 +116,11 @@ class Office(Generic[State]):
             entity, event = self._observed.get_nowait()
             await self._say(entity, (event,), self._place.run, self._projection.sequence)
             return True
+        if self._unsaid:
+            await self._say(
+                ("quarantine",), (self._unsaid[min(self._unsaid)],), self._place.run, self._projection.sequence
+            )
+            return True
         decision = await self._mind.think(self._projection.state)
         if decision is None:
             return False
@@ -155,20 +162,21 @@ class Office(Generic[State]):
         elif stored.commit.producer.service == self._place.service:
             for event in stored.commit.events:
                 self._keep_time(event, stored.commit.time)
+                if isinstance(event, EventQuarantined):
+                    self._unsaid.pop(event.sequence, None)
                 if isinstance(event, OfficeTaken) and 0 < self._term < stored.sequence:
                     raise self._overtaken(f"{event.instance} took it with sequence {stored.sequence}")
 
     def _quarantine(self, stored: Stored) -> None:
         if self._keeps_quarantine:
             digest = hashlib.sha256(stored.reason.encode()).hexdigest()
-            event = EventQuarantined(
+            self._unsaid[stored.sequence] = EventQuarantined(
                 stream=f"EV_{self._place.run}",
                 sequence=stored.sequence,
                 subject=stored.subject,
                 digest=digest,
                 reason=stored.reason,
             )
-            self.observe(("quarantine",), event)
 
     def _keep_time(self, event: Event, set_at: int) -> None:
         if isinstance(event, TimerSet):

@@ -17,7 +17,6 @@ from bus.log import Expect
 from bus.server import NatsServer
 from bus.streams import Limits
 from gyre.config import Config
-from gyre.config_file import read_table
 from gyre.errors import ConfigError, GyreError, Problem
 from gyre.tasks.folder import Task, load_tasks
 from gyre.tasks.word_folders import write_word_tasks
@@ -123,6 +122,7 @@ async def reopen_run(folder: Path, max_bytes: int | None = None) -> Opened:
     try:
         url = server.url if server else note.url
         Note(note.run, url, note.durability).write(folder)
+        (folder / "proxy.url").unlink(missing_ok=True)  # nobody holds to that address, and its port may be another's
         await _renew(folder, note.run, url, max_bytes)
     except BaseException:
         if server and not server.adopted:
@@ -133,13 +133,12 @@ async def reopen_run(folder: Path, max_bytes: int | None = None) -> Opened:
 
 def asked_bytes(overrides: Sequence[str]) -> int | None:
     """The one thing about a begun run that may be changed, `bus.max_bytes`, if it is. Raises `ConfigError`."""
-    table = read_table(None, overrides)
-    if not table:
+    if not overrides:
         return None
-    if list(table) != ["bus"] or list(table["bus"]) != ["max_bytes"]:
+    if {each.partition("=")[0].strip() for each in overrides} != {"bus.max_bytes"}:
         rule = "the configuration of a run that was begun stays as it was, but for bus.max_bytes"
         raise ConfigError("", (Problem("--set", " ".join(overrides), rule),))
-    return Config.of(table).bus.max_bytes
+    return Config.load(None, overrides).bus.max_bytes
 
 
 def start_server(folder: Path, durability: Durability) -> NatsServer:

@@ -4,6 +4,7 @@ more room the run goes on."""
 import asyncio
 import contextlib
 import shlex
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,13 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
+@contextlib.contextmanager
+def held(url: str) -> Iterator[None]:
+    """Somebody else has taken a port meanwhile, who does not speak our languages."""
+    with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))):
+        yield
+
+
 async def test_a_disk_that_fills_up_ends_the_run_which_goes_on_once_there_is_room(disk: Path) -> None:
     async with opened_run(disk, steps=2) as (opened, bus), listening(bus) as log:
         resume = ("resume", opened.run, "--runs", opened.folder.parent, "--json")
@@ -70,7 +78,9 @@ async def test_a_disk_that_fills_up_ends_the_run_which_goes_on_once_there_is_roo
         assert second.lines[-1].endswith("MiB are free, 64 are needed; make room")
 
         ballast.unlink()
-        result = await (await Command.start(*resume)).result()
+        assert opened.server is not None
+        with held(opened.server.url), held((opened.folder / "proxy.url").read_text()):
+            result = await (await Command.start(*resume)).result()
         assert result["dispatched"] == result["launched"] == result["terminated"] == 16
     async with open_source(result["archive"], disk) as source:
         assert (await verify(source)).differences == []

@@ -1,0 +1,84 @@
+"""The shell of a singleton: what it says about messages that no model accepts."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from bus import subjects
+from bus.memory import MemoryBroker, MemoryBus
+from bus.streams import Limits
+from gyre.config import Config
+from schemas.envelope import Event
+from schemas.refs import WeightsRef
+from schemas.runs import EventQuarantined, OfficeTaken, RunStarted
+from services.minds import scheduling
+from services.office import office_of
+from services.place import Place
+
+RUN = "office"
+
+
+def begin() -> RunStarted:
+    config = Config()
+    return RunStarted(
+        config=config.table(),
+        config_digest=config.digest(),
+        seed=0,
+        code_version="1",
+        weights=WeightsRef(digest="0" * 64, size=1, address="weights"),
+        tasks=("t0", "t1"),
+        heldout=(),
+    )
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> MemoryBroker:
+    """A run that was begun."""
+    made = MemoryBroker()
+    made.provision(RUN, Limits())
+    place = Place("control", "control-1", RUN, tmp_path, "", Config())
+    bus = MemoryBus(made, RUN, "control", "control-1", tmp_path)
+    await bus.ev.append(place.subject("run"), place.commit((begin(),), as_of=0, correlation=RUN))
+    return made
+
+
+@asynccontextmanager
+async def scheduler(broker: MemoryBroker, folder: Path, instance: str) -> AsyncGenerator[None]:
+    """A scheduler at work."""
+    place = Place("scheduler", instance, RUN, folder, "", Config())
+    bus = MemoryBus(broker, RUN, "scheduler", instance, folder)
+    serving = asyncio.create_task(office_of(place, bus, scheduling(begin()), keeps_quarantine=True).run())
+    try:
+        yield
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def heard(broker: MemoryBroker, folder: Path, kind: type[Event], count: int) -> list[Event]:
+    """The first so many events of a kind."""
+    bus = MemoryBus(broker, RUN, "tester", "one", folder)
+    found: list[Event] = []
+    async with asyncio.timeout(20), aclosing(bus.ev.read(0)) as log:
+        async for stored in log:
+            found += [event for event in stored.commit.events if isinstance(event, kind)] if stored.commit else []
+            if len(found) >= count:
+                return found
+    raise AssertionError("the log ended")
+
+
+async def test_what_no_model_accepts_is_told_once_whoever_folds_the_log_anew(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    bad = broker.store(RUN, subjects.ev(RUN, "stranger", "here"), b"no commit")
+    for number in range(1, 4):  # each with a folder of its own: without a snapshot
+        async with scheduler(broker, tmp_path / str(number), f"scheduler-{number}"):
+            await heard(broker, tmp_path, OfficeTaken, number)
+            await heard(broker, tmp_path, EventQuarantined, 1)
+    worse = broker.store(RUN, subjects.ev(RUN, "stranger", "here"), b"no commit either")
+    async with scheduler(broker, tmp_path / "4", "scheduler-4"):
+        told = await heard(broker, tmp_path, EventQuarantined, 2)
+    assert [event.sequence for event in told] == [bad, worse]
