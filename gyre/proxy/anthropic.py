@@ -8,8 +8,9 @@ Betas, unknown fields and block types are accepted. Three decisions that somebod
 - A whole (not streamed) answer cannot carry arguments that are no JSON object. They go out as Claude Code itself
   writes such a call into its history, `{"__unparsedToolInput": {"raw": ..., "len": ...}}`, and are read back from
   there. A stream carries them as they are.
-- `input_tokens` is the whole prompt, cached or not, and no cache fields say otherwise: it is known when a stream opens,
-  and clients compact by it. The id of the record stands in the `signature` of what the policy thought.
+- `input_tokens` is the whole prompt, cached or not, and the cache's own fields are 0: the sum, which clients compact
+  by, is true from the moment that a stream opens. The id of the record stands in the `signature` of what the policy
+  thought.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,7 +57,10 @@ class Anthropic(WireProtocol):
     def completion(self, request: Request, reply: Reply) -> bytes:
         """The body of a whole answer."""
         blocks = [_whole(block) for block in _blocks(reply)]
-        message = _message(request, reply.opened) | {"content": blocks, "usage": _usage(reply)}
+        message = _message(request, reply.opened) | {
+            "content": blocks,
+            "usage": _usage(reply.opened, reply.completion_tokens),
+        }
         return orjson.dumps(message | _ending(reply))
 
     def opening(self, request: Request, opened: Opened) -> bytes:
@@ -75,7 +79,9 @@ class Anthropic(WireProtocol):
             for delta in _deltas(block):
                 yield named({"type": "content_block_delta", "index": index, "delta": delta})
             yield named({"type": "content_block_stop", "index": index})
-        yield named({"type": "message_delta", "delta": _ending(reply), "usage": _usage(reply)})
+        yield named(
+            {"type": "message_delta", "delta": _ending(reply), "usage": _usage(reply.opened, reply.completion_tokens)}
+        )
         yield named({"type": "message_stop"})
 
     def error_body(self, error: CallError) -> bytes:
@@ -109,12 +115,13 @@ def _message(request: Request, opened: Opened) -> Json:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {"input_tokens": opened.prompt_tokens, "output_tokens": 0},
+        "usage": _usage(opened, 0),
     }
 
 
-def _usage(reply: Reply) -> Json:
-    return {"input_tokens": reply.opened.prompt_tokens, "output_tokens": reply.completion_tokens}
+def _usage(opened: Opened, completion_tokens: int) -> Json:
+    cache = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    return {"input_tokens": opened.prompt_tokens, **cache, "output_tokens": completion_tokens}
 
 
 def _ending(reply: Reply) -> Json:
