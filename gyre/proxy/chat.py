@@ -11,12 +11,13 @@ import orjson
 from gyre.proxy.bodies import json_object, limit_of, objects, refuse_images, stops_of, string
 from gyre.proxy.errors import CallError
 from gyre.proxy.exchange import Asked, Wire
-from gyre.proxy.normalise import Json, messages_of, tools_of
+from gyre.proxy.normalise import Json, Message, message_of, messages_of, tools_of
+from gyre.proxy.recall import Recall
 from gyre.proxy.reply import Opened, Reply, Request, WireProtocol
 from gyre.proxy.sse import data
 
 DONE = b"data: [DONE]\n\n"
-_CHOICES = {"auto": "auto", "none": "none", "required": "required"}
+_CHOICES = frozenset(("auto", "none", "required"))
 
 
 def parse(body: bytes, headers: Mapping[str, str]) -> Request:
@@ -24,7 +25,7 @@ def parse(body: bytes, headers: Mapping[str, str]) -> Request:
     request = json_object(body)
     options = request.get("stream_options")
     asked = Asked(
-        messages=messages_of(_messages(request.get("messages"))),
+        messages=messages_of(request.get("messages"), _MESSAGES),
         tools=tools_of(_tools(request)),
         max_tokens=limit_of(request, "max_completion_tokens", "max_tokens"),
         stop=stops_of(request.get("stop")),
@@ -83,14 +84,15 @@ class Chat(WireProtocol):
         return data(_error(error))
 
 
-def _messages(value: object) -> object:
-    """Messages without images of the user's, and with calls where they stand today."""
-    if not isinstance(value, list):
-        return value
-    for index, message in enumerate(value):
-        if isinstance(message, dict) and message.get("role") == "user":
-            refuse_images(message.get("content"), f"messages[{index}]")
-    return [_today(item) if isinstance(item, dict) else item for item in value]
+def _message(item: object, index: int) -> Message:
+    """A message without images of the user's, and with calls where they stand today."""
+    where = f"messages[{index}]"
+    if isinstance(item, dict) and item.get("role") == "user":
+        refuse_images(item.get("content"), where)
+    return message_of(_today(item) if isinstance(item, dict) else item, where)
+
+
+_MESSAGES = Recall(_message)
 
 
 def _today(message: Json) -> Json:
@@ -108,7 +110,7 @@ def _tools(request: Json) -> object:
 
 def _tool_choice(value: object) -> str:
     if isinstance(value, str):
-        return _CHOICES.get(value, "auto")
+        return value if value in _CHOICES else "auto"
     if not isinstance(value, dict):
         return "auto"
     function = value.get("function", value)

@@ -18,7 +18,7 @@ from gyre.proxy.responses_history import Named, free_text, messages_of, named_to
 from gyre.proxy.sse import named
 
 _OPENING_EVENTS = 2
-_CHOICES = {"auto": "auto", "none": "none", "required": "required"}
+_CHOICES = frozenset(("auto", "none", "required"))
 
 
 def parse(body: bytes, headers: Mapping[str, str]) -> Request:
@@ -79,7 +79,7 @@ class Responses(WireProtocol):
 
 def _tool_choice(value: object) -> str:
     if isinstance(value, str):
-        return _CHOICES.get(value, "auto")
+        return value if value in _CHOICES else "auto"
     name = string(value.get("name")) if isinstance(value, dict) else ""
     return f"tool:{name}" if name else "auto"
 
