@@ -105,8 +105,10 @@ def replay(
 
 
 def tree(
-    run: Target,
-    execution: Annotated[str, typer.Argument(help="Id of an execution.")],
+    run: Annotated[str | None, typer.Argument(help="Name of a run, or path of an archive.")] = None,
+    execution: Annotated[str | None, typer.Argument(help="Id of an execution.")] = None,
+    recording: Annotated[Path | None, typer.Option(help="Recorded traffic of a harness, instead of a run.")] = None,
+    adapter: Annotated[str, typer.Option(help="How a recording is read: a harness's name, or module:object.")] = "auto",
     full: Annotated[bool, typer.Option("--full", help="One line for each call, with what it said.")] = False,
     folder: Runs = Path("runs"),
     as_json: Json = False,
@@ -115,15 +117,21 @@ def tree(
 
     Example: gyre tree run-1129-183000-ab12 x0-0
     """
+    from services.recording_view import tree_of_recording
     from services.tree_drawing import draw
     from services.tree_view import tree_of
 
-    async def look() -> Any:
+    async def look(run: str, execution: str) -> Any:
         async with open_source(run, folder) as source:
             return await tree_of(source, execution)
 
     with Errors():
-        found = asyncio.run(look())
+        if recording is not None and run is None:
+            found = tree_of_recording(recording, adapter)
+        elif recording is None and run is not None and execution is not None:
+            found = asyncio.run(look(run, execution))
+        else:
+            fail("tree: give a run and an execution, or --recording FILE", 2)
     typer.echo(json.dumps(found)) if as_json else draw(found, Console(), full=full)
 
 

@@ -7,12 +7,18 @@ from typing import Any
 from gyre.config import Config
 from gyre.errors import ConfigError, Problem
 from gyre.models.load import ModelError, find_model
+from gyre.proxy.adapters.registry import find_adapter
 from gyre.tasks.folder import load_tasks
 
 
 def preflight(config: Config) -> None:
-    """The model is there and large enough, and tasks can be used. Raises `ConfigError`, `ModelError`, `TaskError`."""
+    """The model is there and large enough, and tasks and the harness's adapter can be used.
+
+    Raises:
+        ConfigError, ModelError, TaskError, AdapterUnknown: naming what to change.
+    """
     check_context(config)
+    find_adapter(config.harness.adapter)
     for source in (config.tasks.train, config.tasks.heldout):
         if not source.startswith("words:"):
             load_tasks(Path(source).expanduser())

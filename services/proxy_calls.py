@@ -149,6 +149,8 @@ class Calls:
             with _answerable(call):
                 await self._speaker.say(execution, rejected, self._world.sequence)
             raise
+        if plan.hints.unknown:
+            _LOG.warning("call %s: %s", plan.call, plan.hints.unknown)
         says: list[asyncio.Task[int]] = []
 
         def say(event: Event) -> None:

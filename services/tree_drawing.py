@@ -39,6 +39,8 @@ def lines(found: Found, *, full: bool) -> Iterator[Text]:
         yield Text(f"link: {link['call']} started {link['first']} of {link['thread']}")
     for each in found["rejected"]:
         yield Text(f"rejected: {each['call']}, {one_line(each['reason'], _SHOWN)}", "red")
+    for each in found.get("unknown", ()):
+        yield Text(f"unknown: {each['call']}, {one_line(each['what'], _SHOWN)}", "yellow")
     if found.get("as_recorded") is False:
         yield Text("the log records another tree than these calls give; `gyre replay --verify` says more", "red")
 

@@ -29,8 +29,9 @@ class QwenCode:
         system = system_text(asked.messages)
         if system.startswith(_SUMMARY):
             return Hints("compaction", memory.of_history(asked.messages) or MAIN, unknown)
-        thread = MAIN if system.startswith(_MAIN) else unnamed(asked, memory)
         if asked.tools:
-            return Hints("turn", thread, unknown)
+            first = memory.first
+            main = system.startswith(_MAIN) or first is None or system == first.system  # users may replace the prompt
+            return Hints("turn", MAIN if main else unnamed(asked, memory), unknown)
         strange = "no tools and a system prompt never seen"
         return Hints("turn", memory.of_history(asked.messages) or MAIN, "; ".join(filter(None, (unknown, strange))))
