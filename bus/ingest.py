@@ -27,7 +27,7 @@ Member = tuple[str, bytes, str]
 
 
 class Ingest:
-    """The fast groups of one process; one group at a time is on its way."""
+    """The fast groups of one process; a few at a time are on their way."""
 
     def __init__(self, link: Link) -> None:
         """`start` before `store`."""
@@ -35,6 +35,7 @@ class Ingest:
         self._inbox = link.nc.new_inbox()
         self._numbers = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[Answer]] = {}
+        self._sending = asyncio.Lock()
 
     async def start(self) -> None:
         """Listen for answers."""
@@ -77,6 +78,11 @@ class Ingest:
         return outcome
 
     async def _send(self, group: str, members: list[Member]) -> None:
+        """One group at a time, so that they do not lie between one another in the log."""
+        async with self._sending:
+            await self._publish(group, members)
+
+    async def _publish(self, group: str, members: list[Member]) -> None:
         publish = self._link.nc.publish
         subject, body, message_id = members[0]
         await publish(subject, body, f"{self._inbox}.{group}.{_FIRST}", {"Nats-Msg-Id": message_id})

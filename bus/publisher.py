@@ -32,6 +32,7 @@ _GROUP_MOST = 500
 _GROUP_BYTES = 4 << 20
 _SWEEP_SECONDS = 0.25
 _RESEND_SECONDS = (2.0, 4.0, 8.0)
+_LANES = 2  # fast groups under way: one is prepared while the server stores the other
 _APART_SECONDS = 1.0  # how long a group that another speaker broke up keeps the next ones singles
 _UNSENT = -1
 
@@ -86,6 +87,8 @@ class Publisher:
         self._backlog: deque[Pending] = deque()
         self._in_flight = 0
         self._apart_until = 0.0
+        self._lanes = asyncio.Semaphore(_LANES)
+        self._hurrying: set[asyncio.Task[None]] = set()
         self._wake, self._sweep_now = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
@@ -131,9 +134,10 @@ class Publisher:
         """Fail what still waits: its outcome is unknown."""
         self._closed = True
         self._link.unwatch(self._sweep_now.set)
-        for task in self._tasks:
+        tasks = (*self._tasks, *self._hurrying)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for pending in (*self._singles.values(), *self._backlog):
             pending.fail(_closed(pending))
 
@@ -197,18 +201,24 @@ class Publisher:
             await self._wake.wait()
             self._wake.clear()
             while self._backlog:
-                members = self._next_members()
-                if len(members) < GROUP_FROM:
-                    await self._apart(members)
-                elif self._grouped:
-                    await self._commit(members)
-                else:
-                    await self._hurry(members)
+                if self._grouped:
+                    members = self._next_members(_GROUP_MOST)
+                    await (self._commit if len(members) >= GROUP_FROM else self._apart)(members)
+                    continue
+                await self._lanes.acquire()
+                members = self._next_members(max(GROUP_FROM, self._in_flight // _LANES))
+                lane = asyncio.create_task(self._hurry(members))
+                self._hurrying.add(lane)
+                lane.add_done_callback(self._hurried)
 
-    def _next_members(self) -> list[Pending]:
+    def _hurried(self, lane: "asyncio.Task[None]") -> None:
+        self._hurrying.discard(lane)
+        self._lanes.release()
+
+    def _next_members(self, most: int) -> list[Pending]:
         members: list[Pending] = []
         size = 0
-        while self._backlog and len(members) < _GROUP_MOST and size < _GROUP_BYTES:
+        while self._backlog and len(members) < min(most, _GROUP_MOST) and size < _GROUP_BYTES:
             pending = self._backlog.popleft()
             if not pending.outcome.done():
                 members.append(pending)
@@ -224,7 +234,7 @@ class Publisher:
     async def _hurry(self, members: list[Pending]) -> None:
         """Send the members by fast ingest; where that does not tell their sequences, a single each does."""
         first = None
-        if self._loop.time() >= self._apart_until:
+        if len(members) >= GROUP_FROM and self._loop.time() >= self._apart_until:
             bodies = [(pending.subject, pending.body, pending.headers["Nats-Msg-Id"]) for pending in members]
             try:
                 first = await self._ingest.store(bodies)
