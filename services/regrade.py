@@ -77,7 +77,7 @@ async def regrade(place: Place, bus: BusPort, wish: Wish, shown: Shown = lambda 
     """
     tasks = load_tasks(wish.tasks or place.folder / "tasks/train")
     template = Template.parse(wish.command, Path.cwd()) if wish.command is not None else None
-    facts, head = await read_facts(bus)
+    facts, head = await read_facts(bus, place.run)
     chosen = _chosen(facts, wish.task)
     evaluator = wish.command if wish.command is not None else "tests"
     digest_ = digest(template, tasks)
@@ -90,13 +90,15 @@ async def regrade(place: Place, bus: BusPort, wish: Wish, shown: Shown = lambda 
     return _report(place, work, facts, chosen, states)
 
 
-async def read_facts(bus: BusPort) -> tuple[Facts, int]:
-    """What the log says about executions and rewards now, and its last sequence read."""
-    facts, head = Facts(), 0
-    async for stored in messages(bus.ev):
-        head = stored.sequence
-        for event in stored.commit.events if stored.commit else ():
-            facts.take(stored.sequence, event)
+async def read_facts(bus: BusPort, run: str) -> tuple[Facts, int]:
+    """What the log says about executions and rewards now, and its last sequence; large bodies are passed by."""
+    facts, head = Facts(), await bus.ev.head()
+    groups = f"{subjects.ev(run, 'scheduler', 'group')}.*"
+    rewards = f"{subjects.ev(run, 'evaluator', 'execution')}.*"
+    for about in (groups, subjects.executions(run), rewards):
+        async for stored in messages(bus.ev, until=head, filter=about):
+            for event in stored.commit.events if stored.commit else ():
+                facts.take(stored.sequence, event)
     return facts, head
 
 

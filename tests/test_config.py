@@ -58,6 +58,7 @@ def test_a_name_of_digits_stays_a_name() -> None:
     [
         ("admission.j_max=0", "admission.j_max = 0: input should be greater than or equal to 1"),
         ("cells.count=0", "cells.count = 0: input should be greater than or equal to 1"),
+        ("reward.attempts=8", "reward.attempts = 8: input should be less than or equal to 7"),
         ("schedule.executions=1", "schedule.executions = 1: input should be greater than or equal to 2"),
         ("schedule.rho_min=0", "schedule.rho_min = 0: input should be greater than 0"),
         ("schedule.rho_min=1.5", "schedule.rho_min = 1.5: input should be less than or equal to 1"),
