@@ -5,6 +5,7 @@ A file is written aside, flushed to disk, renamed, and the folder is flushed: a 
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ def save_tensors(tensors: Mapping[str, "Tensor"], folder: Path, kind: Kind) -> W
     Raises:
         OSError: the disk is full or not writable; nothing stays behind.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     home = folder / kind
@@ -42,10 +44,18 @@ def save_tensors(tensors: Mapping[str, "Tensor"], folder: Path, kind: Kind) -> W
         digest = file_digest(aside)
         place = home / f"{digest}.safetensors"
         os.replace(aside, place)
+    except SafetensorError as error:
+        raise _system_error(error, home) from error
     finally:
         aside.unlink(missing_ok=True)
     _flush(home)
     return WeightsRef(digest=digest, size=place.stat().st_size, address=f"{kind}/{place.name}")
+
+
+def _system_error(error: Exception, place: Path) -> OSError:
+    """What the system said, which the library only puts into words: a full disk must be told from a defect."""
+    number = re.search(r"os error (\d+)", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])), str(place)) if number else OSError(f"{place}: {error}")
 
 
 def load_tensors(path: Path) -> "dict[str, Tensor]":

@@ -1,6 +1,8 @@
 """Files by digest: durable, whole or absent, and refused when they are not what the log says."""
 
+import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -42,13 +44,15 @@ def test_file_then_folder_are_flushed_around_the_rename(tmp_path: Path, monkeypa
     assert done == ["file", "rename", "folder"]
 
 
-def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path) -> None:
-        raise OSError(28, "No space left on device", str(path))
-
-    monkeypatch.setattr(checkpoint, "_flush", full)
-    with pytest.raises(OSError, match="No space left"):
-        save_tensors(TENSORS, tmp_path, "weights")
+def test_a_write_that_fails_is_the_systems_error_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))  # files end after so many bytes, as a disk might
+    try:
+        with pytest.raises(OSError, match="File too large") as refusal:
+            save_tensors(TENSORS, tmp_path, "weights")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert refusal.value.errno == errno.EFBIG
     assert not list((tmp_path / "weights").iterdir())
 
 
