@@ -91,6 +91,8 @@ class Episodes:
         environment = {
             "OPENAI_BASE_URL": f"{url}/x/{token}/v1",
             "OPENAI_API_KEY": token,
+            "ANTHROPIC_BASE_URL": f"{url}/x/{token}",
+            "ANTHROPIC_API_KEY": token,
             "GYRE_INSTRUCTION_FILE": str(self.box(execution) / "instruction.md"),
             "GYRE_MODEL": MODEL,
         }

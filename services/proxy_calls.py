@@ -38,6 +38,7 @@ class Calls:
         """`new_session` makes an empty session from an execution and its seed."""
         self._bus, self._world, self._engines, self._new_session = bus, world, engines, new_session
         self._speaker = Speaker(bus)
+        self._unknown: set[str] = set()
         self._seats: dict[str, asyncio.Task[Seat]] = {}
 
     async def open(self, execution: str, asked: Asked, key: bytes) -> Job:
@@ -149,7 +150,8 @@ class Calls:
             with _answerable(call):
                 await self._speaker.say(execution, rejected, self._world.sequence)
             raise
-        if plan.hints.unknown:
+        if plan.hints.unknown and plan.hints.unknown not in self._unknown:
+            self._unknown.add(plan.hints.unknown)
             _LOG.warning("call %s: %s", plan.call, plan.hints.unknown)
         says: list[asyncio.Task[int]] = []
 

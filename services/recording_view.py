@@ -1,6 +1,5 @@
 """`gyre tree --recording`: what tree a harness's recorded traffic gives, without a run."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ from gyre.core.leaves import summaries
 from gyre.models.load import NANO
 from gyre.proxy.adapters.registry import find_adapter
 from gyre.proxy.chat_model import ChatModel
-from gyre.proxy.links import links
 from gyre.proxy.playback import play
 from gyre.proxy.recording import RecordingUnreadable, read
 from gyre.proxy.template import Template
@@ -33,8 +31,7 @@ def tree_of_recording(file: Path, adapter: str) -> dict[str, Any]:
     return {
         "execution": played.tree.execution,
         "digest": trees.digest(played.tree),
-        **outline_of(played.tree, summaries(played.tree), template.model),
-        "links": [asdict(link) for link in links(played.records)],
+        **outline_of(played.tree, summaries(played.tree), played.records, template.model),
         "rejected": [{"call": request, "reason": reason} for request, reason in played.rejected],
         "requests": played.requests,
         "unknown": [{"call": call, "what": what} for call, what in played.unknown],

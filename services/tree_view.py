@@ -36,7 +36,6 @@ async def tree_of(source: Source, execution: str) -> dict[str, Any]:
         "digest": tree.digest(built),
         "as_recorded": recorded.digest == tree.digest(built) if recorded else None,
         **outline,
-        "links": [asdict(link) for link in links(facts.records)],
         "leaves": [{**leaf, **fate} for leaf, fate in zip(outline["leaves"], fated, strict=True)],
         "rejected": facts.rejected(built),
         "reward": reward.reward if reward else None,

@@ -17,9 +17,10 @@ from gyre.proxy.drawn import Drawn
 from gyre.proxy.errors import BadRequest, CallError
 from gyre.proxy.exchange import Asked
 from gyre.proxy.normalise import Message, ToolCall
+from gyre.proxy.plan import Limits, Plan
 from gyre.proxy.protocols import PROTOCOLS
 from gyre.proxy.recording import Exchange, Said, Step
-from gyre.proxy.session import Limits, Plan, Session
+from gyre.proxy.session import Session
 from gyre.proxy.template import Template
 from schemas.calls import Finish, ModelCallRecorded, VersionSpan
 

@@ -44,7 +44,7 @@ def test_the_drawing_names_links_and_what_could_not_be_told(tmp_path: Path) -> N
     newer = tmp_path / "newer.jsonl"
     newer.write_bytes(NESTED.read_bytes().replace(b"claude-cli/2.1.332", b"claude-cli/9.0.0"))
     page = tree("--recording", newer).stdout
-    assert "link: recording-c1 started agent-001/agent-002" in page
+    assert "link: recording-c1 started recording-c2 of agent-001/agent-002" in page
     assert "unknown: recording-c0, version 9.0.0: marks were read off 2.1.220, 2.1.332" in page
 
 
