@@ -7,6 +7,7 @@ the log again.
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -85,12 +86,16 @@ class Projection(Generic[State]):
         evolve: Callable[[State, int, Event], State],
         file: SnapshotFile[State] | None = None,
         every: int = 1000,
+        seconds: float = 0.0,
     ) -> None:
-        """Begin at the file's snapshot, or at nothing; save after so many messages."""
+        """Begin at the file's snapshot, or at nothing; save after so many messages, but not twice in `seconds`.
+
+        A save waits for the disk: one a second keeps a tail that is being caught up with from waiting dozens of times.
+        """
         kept = file.load() if file else None
         self.state, self.sequence = kept or (initial, 0)
-        self._evolve, self._file, self._every = evolve, file, every
-        self._saved = self.sequence
+        self._evolve, self._file, self._every, self._seconds = evolve, file, every, seconds
+        self._saved, self._saved_at = self.sequence, time.monotonic()
 
     def feed(self, stored: Stored) -> bool:
         """Fold one message; False when it was folded before. `SequenceGap` when it is not the next one."""
@@ -102,7 +107,7 @@ class Projection(Generic[State]):
             for event in stored.commit.events:
                 self.state = self._evolve(self.state, stored.sequence, event)
         self.sequence = stored.sequence
-        if self.sequence - self._saved >= self._every:
+        if self.sequence - self._saved >= self._every and time.monotonic() - self._saved_at >= self._seconds:
             self.save()
         return True
 
@@ -110,7 +115,7 @@ class Projection(Generic[State]):
         """Save now; nothing happens without a file or without news. A disk that is full only costs the cache."""
         if self._file is None or self.sequence <= self._saved:
             return
-        self._saved = self.sequence
+        self._saved, self._saved_at = self.sequence, time.monotonic()
         try:
             self._file.save(self.state, self.sequence)
         except OSError as error:

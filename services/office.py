@@ -23,6 +23,8 @@ from services.minds import Mind
 from services.place import Place
 
 State = TypeVar("State")
+SAVE_SECONDS = 1.0
+"""Between two snapshots at least."""
 
 
 class Overtaken(GyreError):
@@ -196,7 +198,7 @@ def office_of(place: Place, bus: BusPort, mind: Mind[State], keeps_quarantine: b
     """
     durable = place.config.bus.durability == "always"
     file = snapshot_file(place.folder, place.run, mind) if durable else None
-    projection = Projection(mind.initial, mind.evolve, file)
+    projection = Projection(mind.initial, mind.evolve, file, seconds=SAVE_SECONDS)
     return Office(place, bus, mind, projection, keeps_quarantine)
 
 

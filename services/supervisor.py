@@ -49,6 +49,8 @@ class Child:
     """UTC, ns."""
     quick_deaths: int = 0
     restarts: int = 0
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it should come back after somebody else took its place."""
 
     @property
     def name(self) -> str:
@@ -108,6 +110,12 @@ class Supervisor:
                 log.warning("%s hangs; ending it", child.name)
                 _signal(child, signal.SIGKILL)
 
+    def revive(self, service: str) -> None:
+        """Start a service again that stopped because somebody else took its place; harmless for any other."""
+        for child in self.children:
+            if child.service == service:
+                child.wanted.set()
+
     async def _keep(self, child: Child) -> None:
         while not self._stopping:
             process = await self._start(child)
@@ -116,7 +124,10 @@ class Supervisor:
                 return
             if code == EXIT_REPLACED:
                 log.warning("%s stopped: another one took its place (see %s)", child.name, self._log(child))
-                return
+                child.wanted.clear()
+                await child.wanted.wait()
+                log.warning("%s: the one that took its place is silent; starting it again", child.name)
+                continue
             if code == EXIT_FULL:
                 self.give_up(self._last_line(child), full=True)
                 return

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bus import subjects
 from bus.archive import export_run
 from bus.errors import BusError
 from bus.jetstream import Bus
@@ -125,7 +126,10 @@ class Watch:
 async def _supervise(supervisor: Supervisor, bus: Bus, watch: Watch) -> None:
     reading = asyncio.create_task(watch.read(bus))
     supervising = asyncio.create_task(supervisor.run(watch.over))
-    others = [asyncio.create_task(work) for work in (_show(watch), _watch_room(supervisor, bus))]
+    others = [
+        asyncio.create_task(work)
+        for work in (_show(watch), _watch_room(supervisor, bus), _watch_office(supervisor, bus))
+    ]
     with _interruptible(supervising, supervisor):
         try:
             done, _ = await asyncio.wait((reading, supervising), return_when=asyncio.FIRST_COMPLETED)
@@ -148,6 +152,25 @@ async def _watch_room(supervisor: Supervisor, bus: Bus) -> None:
                     why = f"stream {room.stream} is nearly full, {room.used} of {room.limit} bytes"
                     supervisor.give_up(why, full=True)
         await asyncio.sleep(ROOM_SECONDS)
+
+
+async def _watch_office(supervisor: Supervisor, bus: Bus) -> None:
+    """Whoever holds the scheduler's office beats: once nobody does, the one that lost it may have it back."""
+    heard = asyncio.Event()
+
+    async def listen() -> None:
+        async for _ in bus.listen(subjects.hint(bus.run, "heartbeat", "scheduler")):
+            heard.set()
+
+    listening = asyncio.create_task(listen())
+    try:
+        while True:
+            heard.clear()
+            await asyncio.sleep(supervisor.config.cells.lost_after_seconds)
+            if not heard.is_set():
+                supervisor.revive("scheduler")
+    finally:
+        listening.cancel()
 
 
 async def _way_to_room(bus: Bus) -> str:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(300)
 CUTS = (ExecutionLaunched, ExecutionTerminated, MicroStepClaimed)
 
 
-async def test_one_of_two_schedulers_stops_and_the_other_leads_on(tmp_path: Path) -> None:
+async def test_one_of_two_schedulers_stops_and_the_other_leads_on_until_it_is_gone(tmp_path: Path) -> None:
     async with opened_run(tmp_path, steps=1) as (opened, bus), listening(bus) as log:
         train = await Command.start("resume", opened.run, "--runs", opened.folder.parent, "--json")
         await heard(log, _led)
@@ -38,14 +38,18 @@ async def test_one_of_two_schedulers_stops_and_the_other_leads_on(tmp_path: Path
             await heard(log, _led)
             assert await all_gone([former], 10.0)
             await _lose_the_core(opened.folder, log)
+            said = (opened.folder / "logs" / "scheduler.log").read_text().splitlines()[-1]
+            rival.stop(signal.SIGKILL)
+            await heard(log, _led)
             result = await train.result()
             assert [line for line in train.lines if "hangs" in line] == ["WARNING cell-0 hangs; ending it"]
             assert any("another one took its place" in line for line in train.lines)
-            said = (opened.folder / "logs" / "scheduler.log").read_text().splitlines()[-1]
+            assert any("scheduler: the one that took its place is silent" in line for line in train.lines)
             assert "another scheduler holds the office of run tried" in said
             assert said.endswith("this one stops")
         finally:
-            rival.process.terminate()
+            if rival.process.returncode is None:
+                rival.stop(signal.SIGKILL)
             await taking
         assert EXIT_REPLACED == 3
     async with open_source(result["archive"], tmp_path) as source:

@@ -1,6 +1,7 @@
 """A URL where something listens that is no NATS server: one line, exit code 1, and nothing is left behind."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -13,13 +14,22 @@ from services import setup
 from services.cli import app
 
 
-async def _silence(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await writer.drain()
+async def _silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until the other side has had enough."""
+    with contextlib.suppress(OSError):
+        await reader.read()
+    await _hang_up(writer)
 
 
 async def _http(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    await _hang_up(writer)
+
+
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
     writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 @pytest.fixture(params=[_silence, _http], ids=["silent", "http"])
