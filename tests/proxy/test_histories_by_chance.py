@@ -16,21 +16,10 @@ from schemas.training import Trajectory
 from tests.proxy.book import Book
 from tests.proxy.hostile import ANSWERS, COMPACTION, HELPER, MOVES, READ, SYSTEM, TASK, TOOLS, WRITE, History, went_on
 from tests.proxy.templates import CHATML, COUNTING, MERGING, nano, with_template
+from tests.proxy.thinking_template import THINKING
 
 NANO = nano()
 SEEDS = st.integers(0, 2**32)
-THINKING = """\
-{%- set last = namespace(user=-1) %}{% for message in messages %}{% if message.role == 'user' %}\
-{% set last.user = loop.index0 %}{% endif %}{% endfor %}\
-{% for message in messages %}<|im_start|>{{ message.role }}
-{% set text = message.content %}{% if message.role == 'assistant' and '</think>' in text and loop.index0 < last.user %}\
-{% set text = text.split('</think>')[-1].lstrip('\\n') %}{% endif %}{{ text }}\
-{% for call in message.tool_calls or [] %}<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments }}}
-</tool_call>{% endfor %}<|im_end|>
-{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
-"""Drops the thoughts of turns before the last user message."""
 TEMPLATES = {"nano": None, "chatml": CHATML, "merging": MERGING, "counting": COUNTING, "thinking": THINKING}
 
 
