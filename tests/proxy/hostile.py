@@ -86,13 +86,13 @@ def inserted(history: History, chance: random.Random) -> History:
 
 
 def renamed(history: History, chance: random.Random) -> History:
-    for call in _calls(history):
+    for call in calls_of(history):
         call["function"]["name"] = chance.choice(["write", "read", "invalid"])
     return history
 
 
 def with_repeated_ids(history: History, chance: random.Random) -> History:
-    calls = _calls(history)
+    calls = calls_of(history)
     for call in calls:
         call["id"] = chance.choice(calls)["id"]
     return history
@@ -151,5 +151,6 @@ MOVES: Sequence[Move] = (
 )
 
 
-def _calls(history: History) -> list[Json]:
+def calls_of(history: History) -> list[Json]:
+    """All tool calls of a history, the very objects."""
     return [call for message in history for call in message.get("tool_calls") or ()]

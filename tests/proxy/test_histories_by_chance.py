@@ -14,7 +14,22 @@ from gyre.proxy.template import Template
 from schemas.base import ints
 from schemas.training import Trajectory
 from tests.proxy.book import Book
-from tests.proxy.hostile import ANSWERS, COMPACTION, HELPER, MOVES, READ, SYSTEM, TASK, TOOLS, WRITE, History, went_on
+from tests.proxy.book import asked as requested
+from tests.proxy.hostile import (
+    ANSWERS,
+    COMPACTION,
+    HELPER,
+    MOVES,
+    READ,
+    SYSTEM,
+    TASK,
+    TOOLS,
+    WRITE,
+    History,
+    calls_of,
+    respaced,
+    went_on,
+)
 from tests.proxy.templates import CHATML, COUNTING, MERGING, nano, with_template
 from tests.proxy.thinking_template import THINKING
 
@@ -116,3 +131,36 @@ def test_calls_side_by_side_may_come_in_any_order_and_the_same_is_admitted(seed:
 
 def contents(drawn: Sequence[Trajectory]) -> list[tuple[str, list[int], bytes, bytes]]:
     return [(each.role, ints(each.ids), each.target, each.logprobs) for each in drawn]
+
+
+PLAIN = (
+    "done",
+    "he",
+    "",
+    '<tool_call>{"name":"write","arguments":{"path":"a.txt","content":"up"}}</tool_call>',
+    'so <tool_call>{"name":"read","arguments":{}}</tool_call>',
+)
+"""Answers that the template writes just as they were sampled."""
+
+
+@given(SEEDS)
+@settings(max_examples=40, deadline=None)
+def test_each_call_is_asked_what_the_template_makes_of_its_whole_history(seed: int) -> None:
+    chance = random.Random(seed)
+    moves = [move for move in MOVES if move is not respaced]
+    for _ in range(5):
+        book = Book(NANO)
+        histories: list[History] = [[SYSTEM, TASK]]
+        for _ in range(8):
+            history = deepcopy(chance.choice(histories[-2:]))
+            while chance.random() < 0.4:
+                history = chance.choice(moves)(history, chance)
+            request = requested(history)
+            if any(message.role == "assistant" and message.content == " " for message in request.messages):
+                continue  # stands for an empty answer, and is asked as that
+            plan = book.plan(history)
+            assert plan is not None
+            assert list(plan.full_ids) == NANO.whole(request.messages, request.tools).ids
+            reply = book.answer(plan, chance.choice(PLAIN), stopped=chance.random() < 0.8)
+            results = [{"role": "tool", "tool_call_id": each["id"], "content": "ok"} for each in calls_of([reply])]
+            histories.append([*history, reply, *(results or [TASK])])
