@@ -142,6 +142,10 @@ class RolloutSection(Section):
     """Most tokens of one answer."""
     context_tokens: Count = 2048
     """Most tokens of a call's context and answer together; a longer prompt is refused as too long."""
+    tool_parser: Literal["auto", "hermes", "qwen_coder", "llama", "mistral", "generic", "none"] = "auto"
+    """How the model writes tool calls; "auto": found by rendering one with its template and reading it back."""
+    thinking_parser: Literal["auto", "think", "none"] = "auto"
+    """How the model writes thoughts: "think" is <think>...</think>, "none" leaves them in the text; "auto": found."""
 
     @model_validator(mode="after")
     def _an_answer_fits_the_context(self) -> Self:

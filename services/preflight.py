@@ -19,6 +19,7 @@ def preflight(config: Config) -> None:
     """
     check_context(config)
     find_adapter(config.harness.adapter)
+    check_template(config)
     for source in (config.tasks.train, config.tasks.heldout):
         if not source.startswith("words:"):
             load_tasks(Path(source).expanduser())
@@ -30,6 +31,19 @@ def check_context(config: Config) -> None:
     if isinstance(most, int) and config.rollout.context_tokens > most:
         rule = f"exceeds the context of model {config.model.path}, {most} tokens; lower it"
         raise ConfigError("", (Problem("rollout.context_tokens", str(config.rollout.context_tokens), rule),))
+
+
+def check_template(config: Config) -> None:
+    """The chat template serves, and the parsers fit it. Raises `ConfigError`, `ModelError`."""
+    from gyre.proxy.chat_model import ChatModel
+    from gyre.proxy.errors import TemplateUnusable
+    from gyre.proxy.template import Template
+
+    rollout = config.rollout
+    try:
+        Template(ChatModel.load(find_model(config.model.path)), rollout.tool_parser, rollout.thinking_parser)
+    except TemplateUnusable as error:
+        raise ConfigError("", (Problem("model.path", config.model.path, str(error)),)) from error
 
 
 def model_config(folder: Path) -> dict[str, Any]:

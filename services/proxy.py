@@ -63,6 +63,9 @@ class ProxySettings:
     harness: str = "auto"
     """Whose marks tell main calls, sub-agents and summaries apart: see `gyre.proxy.adapters.registry.find_adapter`."""
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+    tool_parser: str = "auto"
+    thinking_parser: str = "auto"
+    """As `rollout.tool_parser` and `rollout.thinking_parser` say."""
 
 
 async def serve(place: Place, bus: BusPort) -> None:
@@ -77,6 +80,8 @@ async def serve(place: Place, bus: BusPort) -> None:
         temperature=config.rollout.temperature,
         max_tokens=config.rollout.max_tokens,
         context_tokens=config.rollout.context_tokens,
+        tool_parser=config.rollout.tool_parser,
+        thinking_parser=config.rollout.thinking_parser,
         harness=config.harness.adapter,
     )
     await serve_proxy(bus, settings)
@@ -90,7 +95,7 @@ async def serve_proxy(bus: BusPort, settings: ProxySettings, connect: Connect = 
     """
     try:
         secret = settings.secret.read_bytes()
-        template = await asyncio.to_thread(lambda: Template(ChatModel.load(settings.model)))
+        template = await asyncio.to_thread(lambda: _template(settings))
     except (OSError, TemplateUnusable) as error:
         raise ProxyFailed(f"proxy: cannot start: {error}") from error
     world = World(bus, secret, settings.seed)
@@ -113,6 +118,10 @@ async def serve_proxy(bus: BusPort, settings: ProxySettings, connect: Connect = 
         await calls.close()
         await runner.cleanup()
         await engines.close()
+
+
+def _template(settings: ProxySettings) -> Template:
+    return Template(ChatModel.load(settings.model), settings.tool_parser, settings.thinking_parser)
 
 
 async def _seal(world: World, calls: Calls, ready: "asyncio.Task[None]") -> None:

@@ -1,9 +1,10 @@
 """One answer in the making: what the engines generated so far, however often it had to move."""
 
-from gyre.engines.port import GenerateRequest, Generation, Sampling
+from gyre.engines.port import GenerateRequest, Generation, PackedIds, Sampling
 from gyre.engines.spans import add_span
 from gyre.proxy.drawn import Drawn
 from gyre.proxy.session import Plan
+from schemas.base import pack_ints
 from schemas.calls import Finish, VersionSpan
 
 
@@ -32,7 +33,7 @@ class Draft:
         sampling = self._plan.sampling
         return GenerateRequest(
             request_id=f"{self._plan.call}-{self._attempts}-{self._instance}",
-            input_ids=(*self._plan.full_ids, *self._ids),
+            input_ids=PackedIds(self._plan.context + pack_ints(self._ids)),
             sampling=Sampling(
                 max_tokens=sampling.max_tokens - len(self._ids),
                 temperature=sampling.temperature,

@@ -1,10 +1,13 @@
 """What a rollout engine is: token-in, token-out generation under a known policy version. Imports no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, overload
 
+import numpy as np
+
+from schemas.base import Int32s, ints, pack_ints
 from schemas.calls import VersionSpan
 
 if TYPE_CHECKING:
@@ -70,6 +73,44 @@ class Sampling:
         _check(self.top_k >= 0, "top_k", self.top_k, "0 (no limit) or more")
 
 
+class PackedIds(Sequence[int]):
+    """Token ids that stay packed until somebody reads them: a long prompt passes through a proxy as it is."""
+
+    __slots__ = ("packed",)
+
+    def __init__(self, packed: Int32s) -> None:
+        """`packed` as `schemas.base.pack_ints` makes it. Raises ValueError unless it is whole ids."""
+        if len(packed) % 4:
+            raise ValueError(f"packed: {len(packed)} bytes must be a multiple of four")
+        self.packed = packed
+
+    def __len__(self) -> int:
+        return len(self.packed) // 4
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, place: int | slice) -> int | tuple[int, ...]:
+        return tuple(ints(self.packed))[place]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(ints(self.packed))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PackedIds):
+            return self.packed == other.packed
+        return tuple(self) == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+def packed(ids: Sequence[int]) -> Int32s:
+    """Token ids, packed; those of PackedIds at no cost."""
+    return ids.packed if isinstance(ids, PackedIds) else pack_ints(ids)
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One model call.
@@ -80,7 +121,7 @@ class GenerateRequest:
 
     request_id: str
     """Unique among the requests in flight."""
-    input_ids: tuple[int, ...]
+    input_ids: Sequence[int]
     sampling: Sampling
     cache_key: str = ""
     """Whose cached keys and values to try first: the execution. Never changes what is generated."""
@@ -89,7 +130,8 @@ class GenerateRequest:
 
     def __post_init__(self) -> None:
         _check(len(self.input_ids) >= 1, "input_ids", "()", "at least one token")
-        _check(min(self.input_ids) >= 0, "input_ids", min(self.input_ids), "token ids, not negative")
+        least = int(np.frombuffer(packed(self.input_ids), dtype="<i4").min())
+        _check(least >= 0, "input_ids", least, "token ids, not negative")
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,13 +98,13 @@ class ScriptedEngine:
         """See `Generator`."""
         self._check(request)
         line = self._script(request)
-        cached = _common_prefix(self._seen.get(request.cache_key, ()), request.input_ids[:-1])
+        cached = _common_prefix(self._seen.get(request.cache_key, ()), tuple(request.input_ids)[:-1])
         flight = self._flights[request.request_id] = _Flight()
         try:
             finish = await self._speak(request, line, flight)
         finally:
             del self._flights[request.request_id]
-        self._seen[request.cache_key] = request.input_ids + tuple(flight.output_ids)
+        self._seen[request.cache_key] = (*request.input_ids, *flight.output_ids)
         return Generation(
             tuple(flight.output_ids), tuple(flight.logprobs), tuple(flight.versions), finish, cached, 0.0, 0.0
         )

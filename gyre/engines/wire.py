@@ -16,6 +16,7 @@ from gyre.engines.port import (
     Generation,
     RequestRefused,
     Sampling,
+    packed,
 )
 from schemas.base import Float32s, Int32s, Model, floats, ints, pack_floats, pack_ints
 from schemas.calls import SamplingRecord, VersionSpan
@@ -44,7 +45,7 @@ class GenerateBody(Model):
         """Pack a request."""
         return cls(
             request_id=request.request_id,
-            input_ids=pack_ints(request.input_ids),
+            input_ids=packed(request.input_ids),
             sampling=SamplingRecord(**asdict(request.sampling)),
             cache_key=request.cache_key,
             stop_token_ids=request.stop_token_ids,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from gyre.proxy.bodies import function_tool, objects, part_text, parts, refuse_images, string, text_of
 from gyre.proxy.errors import BadRequest
 from gyre.proxy.normalise import Json, Message, ToolCall, canonical
+from gyre.proxy.recall import Recall
 
 ATTRIBUTION = "x-anthropic-billing-header:"
 _UNPARSED = "__unparsedToolInput"
@@ -22,10 +23,8 @@ def messages_of(system: object, messages: object) -> tuple[Message, ...]:
         raise BadRequest("messages: must be a list of at least one message")
     prompt = _LINE.join(text for text in map(part_text, parts(system)) if not text.startswith(ATTRIBUTION))
     found = [Message("system", prompt)] if prompt else []
-    for index, item in enumerate(messages):
-        if not isinstance(item, dict):
-            raise BadRequest(f"messages[{index}]: must be an object with a role")
-        found += _turn(item, f"messages[{index}]")
+    for turn in _TURNS(messages):
+        found += turn
     return tuple(found)
 
 
@@ -41,6 +40,17 @@ def tools_of(tools: object, messages: object) -> tuple[Json, ...]:
 def unparsed(arguments: str) -> Json:
     """A call's input that stands for arguments which are no JSON object."""
     return {_UNPARSED: {"raw": arguments, "len": len(arguments)}}
+
+
+def _read(item: object, index: int) -> tuple[Message, ...]:
+    """The messages that one of the API's is."""
+    where = f"messages[{index}]"
+    if not isinstance(item, dict):
+        raise BadRequest(f"{where}: must be an object with a role")
+    return tuple(_turn(item, where))
+
+
+_TURNS = Recall(_read)
 
 
 def _turn(item: Json, where: str) -> Iterator[Message]:

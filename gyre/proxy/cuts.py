@@ -7,6 +7,7 @@ thoughts of earlier turns are dropped at a new user message; tools move to the l
 any probe, and nothing where no special token keeps the tokens on both sides apart.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -109,12 +110,16 @@ def _rewrites(rendering: Rendering, role: str, tools: Sequence[Json], live: bool
     """Whether a message of this role, later, changes what stood before."""
     turn = Message("assistant", thought.content, (CALL,), thinking=thought.thinking) if live else CALLING
     early = (SYSTEM, USER, turn, RESULT)
-    later = (*early, turn, RESULT, *NEXT[role])
+    shown: list[str] = []
+    for between in ((turn, RESULT), (turn, RESULT, TEXT), (TEXT,)):
+        with contextlib.suppress(HistoryUnrenderable):
+            shown.append(rendering.text((*early, *between, *NEXT[role]), tools))
     try:
-        whole, start = rendering.text(later, tools), rendering.text(early, tools)
+        start = rendering.text(early, tools)
     except HistoryUnrenderable:
         return True
-    return not whole.startswith(start) or (live and THOUGHT not in start)
+    stands = bool(shown) and all(whole.startswith(start) for whole in shown)
+    return not stands or (live and THOUGHT not in start)
 
 
 def _pair_holds(rendering: Rendering, cut: Cut, tools: Sequence[Json]) -> bool:
@@ -149,13 +154,12 @@ def _answered(rendering: Rendering, role: str, tools: Sequence[Json], thought: M
 
 
 def _turns(rendering: Rendering, role: str, thought: Message) -> Iterator[tuple[tuple[Message, ...], Message]]:
+    """Conversations and turns that may be sampled behind them: with a thought where the prompt begins one."""
     calls = (CALL,) if role == "tool" else ()
-    spoken = Message("assistant", MARK, calls)
+    spoken = CALLING if calls else TEXT
     thinking = Message("assistant", thought.content, calls, thinking=thought.thinking)
     for before in ((SYSTEM, USER), (SYSTEM, USER, CALLING, RESULT)):
         yield before, thinking if opens(rendering.prompt) else spoken
-        if calls and not opens(rendering.prompt):
-            yield before, CALLING
 
 
 def _stands(rendering: Rendering, before: tuple[Message, ...], turn: Message, role: str, tools: Sequence[Json]) -> bool:
@@ -168,6 +172,14 @@ def _stands(rendering: Rendering, before: tuple[Message, ...], turn: Message, ro
         and whole.endswith(rendering.end_text + added)
         and (not turn.content or MARK in whole)
     )
+
+
+def keeps_words(rendering: Rendering) -> bool:
+    """Whether what a turn says beside its calls is shown."""
+    try:
+        return MARK in rendering.text((USER, Message("assistant", MARK, (CALL,)), RESULT))
+    except HistoryUnrenderable:
+        return False
 
 
 def roles_behind(messages: Sequence[Message]) -> list[frozenset[str]]:

@@ -31,8 +31,10 @@ class Family:
 
     tool_parser: str
     """Name in FAMILIES, or `none`: calls stay text."""
+    thoughts: bool
+    """Whether the template knows thoughts."""
     thinking: bool
-    """Whether thoughts are split from what is said."""
+    """Whether they are split from what is said."""
     opened: bool
     """Whether the generation prompt opens a thought."""
     call_opening: str
@@ -56,11 +58,11 @@ class Family:
 
     def sampled_thought(self, text: str) -> bool:
         """Whether a sampled text holds a thought, an empty one too."""
-        return self.opened or thinks(text)
+        return self.thoughts and (self.opened or thinks(text))
 
     def holds_thought(self, message: Message) -> bool:
         """Whether a client's assistant turn does."""
-        return message.role == "assistant" and (bool(message.thinking) or thinks(message.content))
+        return self.thoughts and message.role == "assistant" and (bool(message.thinking) or thinks(message.content))
 
     def forced(self, tool_choice: str) -> str:
         """With what an answer is made to begin for this `tool_choice`; "" where nothing can be forced cleanly."""
@@ -87,8 +89,9 @@ def family_of(rendering: Rendering, tool_parser: str = "auto", thinking_parser: 
     knows = _knows_thoughts(rendering)
     if thinking_parser == "think" and not knows:
         raise TemplateUnusable(_misfit("thinking_parser", thinking_parser, (NONE,), "thoughts"))
-    family = Family(chosen, knows and thinking_parser != NONE, opens(rendering.prompt), "", "")
-    return replace(family, **_openings(rendering, family))
+    family = Family(chosen, knows, knows and thinking_parser != NONE, opens(rendering.prompt), "", "")
+    opening, middle = _openings(rendering, family)
+    return replace(family, call_opening=opening, call_middle=middle)
 
 
 def _misfit(name: str, value: str, fitting: Sequence[str], what: str) -> str:
@@ -134,15 +137,17 @@ def _loaded(arguments: str) -> object:
         return arguments
 
 
-def _openings(rendering: Rendering, family: Family) -> dict[str, str]:
+def _openings(rendering: Rendering, family: Family) -> tuple[str, str]:
     """What stands before and behind the name of a call at the beginning of an answer."""
     call = ToolCall("call_0", _NAMES[0], '{"path": "' + MARK + '"}')
     body = _body(rendering, Message("assistant", "", (call,))) or ""
     before, _, rest = body.partition(_NAMES[0])
     middle = rest.partition(MARK)[0]
     middle = middle[: middle.find("{")] if "{" in middle else middle.partition("\n")[0]
-    plain = family.tool_parser not in (NONE, "generic") and before and middle and OPEN not in before
-    return {"call_opening": before.lstrip(), "call_middle": middle.rstrip(" ")} if plain else {}
+    plain = (
+        not family.opened and family.tool_parser not in (NONE, "generic") and before and middle and OPEN not in before
+    )
+    return (before.lstrip(), middle.rstrip(" ")) if plain else ("", "")
 
 
 def _knows_thoughts(rendering: Rendering) -> bool:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from gyre.proxy.normalise import Json, Message, canonical
 
 Signature = tuple[frozenset[tuple[str, str]], str]
+_WALKS = 8
+"""Walks remembered: as many conversations may take turns without being walked from their roots."""
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -32,16 +34,18 @@ class Place:
     """Messages of the call's history up to here."""
     answered: bool
     """Whether this is right behind the call's own answer."""
+    live: bool = False
+    """Whether something stands on the path that the template may not show again: a thought."""
 
 
 class Point:
     """A history up to one message."""
 
-    __slots__ = ("answers", "asked", "below", "echo", "live", "message", "place")
+    __slots__ = ("answers", "asked", "below", "echo", "message", "place")
 
-    def __init__(self, message: Message | None, live: bool) -> None:
-        """`message` is the last one, None at a root or behind an answer; `live`: a thought stands on the way here."""
-        self.message, self.live = message, live
+    def __init__(self, message: Message | None) -> None:
+        """`message` is the last one, None at a root or behind an answer."""
+        self.message = message
         self.place: Place | None = None
         self.below: list[Point] = []
         self.answers: list[tuple[str, Signature, Point]] = []
@@ -129,19 +133,20 @@ class Histories:
 
     def __init__(self) -> None:
         """Nothing was asked yet."""
+        self._walks: list[tuple[str, tuple[Message, ...], list[Point]]] = []
         self._roots: dict[str, Point] = {}
         self._calls: dict[str, tuple[str | None, int, tuple[Point, ...]]] = {}
 
     def walk(self, root: str, messages: Sequence[Message]) -> list[Point]:
         """The points of a history, from its root on, as far as it was seen before."""
-        point = self._root(root)
-        points = [point]
-        for message in messages:
-            found = point.behind(message)
+        points = self._begun(root, messages)
+        for message in messages[len(points) - 1 :]:
+            found = points[-1].behind(message)
             if found is None:
                 break
-            point = found
-            points.append(point)
+            points.append(found)
+        self._walks.append((root, tuple(messages[: len(points) - 1]), points))
+        del self._walks[:-_WALKS]
         return points
 
     def start(self, root: str, parent: str | None, messages: int) -> Point:
@@ -154,30 +159,38 @@ class Histories:
         return self._root(root)
 
     def add(
-        self,
-        call: str,
-        parent: str | None,
-        prefix_messages: int,
-        points: Sequence[Point],
-        answer: Message,
-        *,
-        live: bool,
+        self, call: str, parent: str | None, prefix_messages: int, points: Sequence[Point], answer: Message
     ) -> Point:
         """Take in a call whose own messages lead along `points` (the one it starts from first); the point behind it."""
-        behind = Point(None, live)
+        behind = Point(None)
+        depth = prefix_messages + len(points) - 1
+        self._walks = [walk for walk in self._walks if len(walk[2]) <= depth + 1 or walk[2][depth] is not points[-1]]
         points[-1].asked.append(call)
         points[-1].echo = None
         points[-1].answers.append((call, signature(answer), behind))
         self._calls[call] = (parent, prefix_messages, (*points[1:], behind))
         return behind
 
-    def grow(self, point: Point, message: Message, *, live: bool) -> Point:
+    def grow(self, point: Point, message: Message) -> Point:
         """The point behind a message, made if it is new."""
         found = point.behind(message)
         if found is None:
-            found = Point(message, live)
+            found = Point(message)
             point.below.append(found)
         return found
 
+    def _begun(self, root: str, messages: Sequence[Message]) -> list[Point]:
+        """The points of the longest of the latest walks that this history goes on from; it is a walk no more."""
+        found = [
+            walk
+            for walk in self._walks
+            if walk[0] == root and len(walk[1]) <= len(messages) and messages[: len(walk[1])] == walk[1]
+        ]
+        if not found:
+            return [self._root(root)]
+        longest = max(found, key=lambda walk: len(walk[1]))
+        self._walks.remove(longest)
+        return list(longest[2])
+
     def _root(self, root: str) -> Point:
-        return self._roots.setdefault(root, Point(None, live=False))
+        return self._roots.setdefault(root, Point(None))

@@ -63,11 +63,11 @@ class Message:
         return message
 
 
-def messages_of(value: object) -> tuple[Message, ...]:
-    """The canonical history. Raises BadRequest when it is no list of objects or empty."""
+def messages_of(value: object, read: "Recall[Message] | None" = None) -> tuple[Message, ...]:
+    """The canonical history, each message by `read`. Raises BadRequest when it is no list of objects or empty."""
     if not isinstance(value, list) or not value:
         raise BadRequest("messages: must be a list of at least one message")
-    return tuple(_MESSAGES(value))
+    return tuple((read or _MESSAGES)(value))
 
 
 def message_of(value: object, where: str) -> Message:

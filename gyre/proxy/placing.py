@@ -73,7 +73,7 @@ def _deepest(template: Template, points: Sequence[Point], asked: Asked) -> tuple
         if point.place is None:
             why = why or NO_PLACE
             continue
-        behind = Behind(messages[count - 1].role, point.place.answered, point.live)
+        behind = Behind(messages[count - 1].role, point.place.answered, point.place.live)
         if refused := template.refusal(behind, after, following, tools=tools):
             why = why or refused
             continue

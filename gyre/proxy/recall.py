@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 import orjson
 
 T = TypeVar("T")
+_BLOCK = 64
+"""Items compared at once."""
 _HEAD = 4
 """Items by which a list is told from others: by the fourth, an answer with ids of its own has been given."""
 
@@ -27,18 +29,24 @@ class Recall(Generic[T]):
         """What `read` makes of each item."""
         head = _head(items)
         raw, made = self._lists.pop(head, ([], []))
-        raw, made = raw[: len(items)], made[: len(items)]
-        for index, item in enumerate(items):
-            if index >= len(raw):
-                raw.append(item)
-                made.append(self._read(item, index))
-            elif raw[index] != item:
-                raw[index], made[index] = item, self._read(item, index)
+        for start in range(0, len(items), _BLOCK):
+            if raw[start : start + _BLOCK] != items[start : start + _BLOCK]:
+                self._reread(raw, made, items, start)
+        del raw[len(items) :], made[len(items) :]
         if len(items) >= _HEAD:
             self._lists[head] = raw, made
             while len(self._lists) > self._most:
                 del self._lists[next(iter(self._lists))]
         return list(made)
+
+    def _reread(self, raw: list[Any], made: list[T], items: Sequence[Any], start: int) -> None:
+        """Read again what is new in the block at `start`."""
+        for index in range(start, min(start + _BLOCK, len(items))):
+            if index >= len(raw):
+                raw.append(items[index])
+                made.append(self._read(items[index], index))
+            elif raw[index] != items[index]:
+                raw[index], made[index] = items[index], self._read(items[index], index)
 
 
 def _head(items: Sequence[Any]) -> bytes:

@@ -4,6 +4,7 @@ The state is a fold over the execution's records: `add` is all that changes it, 
 count of calls that have arrived runs ahead of the records.
 """
 
+import sys
 from collections.abc import Sequence
 from hashlib import sha256
 
@@ -19,12 +20,14 @@ from gyre.proxy.paths import Paths
 from gyre.proxy.placing import Placed, placed
 from gyre.proxy.plan import Limits, Plan
 from gyre.proxy.template import Template
+from gyre.proxy.thinking import thinks
 from schemas.base import ints, pack_floats, pack_ints
 from schemas.calls import ModelCallRecorded, SamplingRecord
 
 __all__ = ["Drawn", "Limits", "Plan", "Session"]
 
 _SEED_BITS = 53  # so that every JSON reader keeps it
+_NEVER = sys.maxsize
 
 
 class Session:
@@ -39,6 +42,7 @@ class Session:
         self._next = 0
         self._replies: dict[str, Message] = {}
         self._asked: dict[str, tuple[Message, ...]] = {}
+        self._fading: dict[str, int] = {}
 
     def plan(self, asked: Asked) -> Plan:
         """Place a request in the tree and number it.
@@ -136,26 +140,34 @@ class Session:
         self._replies[record.call] = reply
         self._learn(record, messages, reply)
         self._paths.add(tree, node)
-        points = self._grown(record, messages)
-        text = self._text(ints(record.output_ids), record.finish == "stop", "")
-        live = points[-1].live or self._template.family.sampled_thought(text)
-        prefix = record.prefix_messages
-        behind = self._histories.add(record.call, record.parent, prefix, points, reply, live=live)
-        whole = prefix + len(messages) + 1
-        behind.place = Place(record.call, node.length, whole, answered=True)
+        fading = self._fading[record.call] = self._fades(record, node, messages, reply)
+        points = self._grown(record, messages, fading)
+        behind = self._histories.add(record.call, record.parent, record.prefix_messages, points, reply)
+        whole = record.prefix_messages + len(messages) + 1
+        behind.place = Place(record.call, node.length, whole, answered=True, live=fading < node.length)
 
-    def _grown(self, record: ModelCallRecorded, messages: Sequence[Message]) -> list[Point]:
+    def _grown(self, record: ModelCallRecorded, messages: Sequence[Message], fading: int) -> list[Point]:
         """The points along a record's own messages; the first call that rendered a place keeps it."""
         point = self._histories.start(record.system_digest, record.parent, record.prefix_messages)
         points = [point]
         for count, message in enumerate(messages):
-            live = point.live or self._template.live(message)
-            point = self._histories.grow(point, message, live=live)
+            point = self._histories.grow(point, message)
             points.append(point)
             end = record.message_ends[count] if count < len(record.message_ends) else -1
             if end >= 0 and point.place is None:
-                point.place = Place(record.call, end, record.prefix_messages + count + 1, answered=False)
+                whole = record.prefix_messages + count + 1
+                point.place = Place(record.call, end, whole, answered=False, live=fading < end)
         return points
+
+    def _fades(self, record: ModelCallRecorded, node: trees.Node, messages: Sequence[Message], reply: Message) -> int:
+        """The token of a call's path from which on stands what the template may not show again."""
+        above = self._fading[record.parent] if record.parent is not None else _NEVER
+        if above < record.prefix_tokens:
+            return above
+        if any(map(self._template.live, messages)) and thinks(self._template.model.decode(ints(node.input_ids))):
+            return record.prefix_tokens
+        text = self._text(ints(record.output_ids), record.finish == "stop", "")
+        return node.context - 1 if self._template.fades(text, reply) else _NEVER
 
     def _placed(self, asked: Asked) -> tuple[str, Placed]:
         """The request's root and its place."""

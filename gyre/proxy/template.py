@@ -15,7 +15,7 @@ from gyre.proxy.cuts import GENERATE, Cut, roles_behind, standin
 from gyre.proxy.errors import HistoryUnrenderable
 from gyre.proxy.families import Family, family_of
 from gyre.proxy.normalise import Json, Message
-from gyre.proxy.rendering import Rendering
+from gyre.proxy.rendering import MARK, Rendering
 
 __all__ = ["GENERATE", "ROOT", "Behind", "Increment", "NotAppendOnly", "Template"]
 
@@ -62,7 +62,9 @@ class Template:
         self.family: Family = family_of(self._rendering, tool_parser, thinking_parser)
         self.stop_token_ids = tuple(dict.fromkeys((*model.stop_token_ids, *self._rendering.end_ids)))
         self._bare: dict[Cut, str] = {}
-        thought = self.family.turn(cuts.THOUGHT, cuts.MARK)
+        self._prompts: dict[str, list[int]] = {}
+        self._keeps_words = cuts.keeps_words(self._rendering)
+        thought = self.family.turn(cuts.THOUGHT, MARK)
         self._cuts = cuts.derive(self._rendering, thought)
         self._verify(cuts.conversations(thought))
 
@@ -83,7 +85,7 @@ class Template:
         ids: list[int] = []
         ends: list[int] = []
         for group, text in pieces:
-            ids += self._rendering.encode(text)
+            ids += self._rendering.encode(text) if group else self._prompt(text)
             ends += [-1] * (len(group) - 1) + [len(ids)] * bool(group)
         if pieces[-1][0] and ends:
             ends[-1] = -1  # the generation prompt is in this piece
@@ -118,6 +120,17 @@ class Template:
     def live(self, message: Message) -> bool:
         """Whether an assistant's turn that the client sent shows a thought, or may hold one in its text."""
         return self.family.holds_thought(message)
+
+    def fades(self, text: str, answer: Message) -> bool:
+        """Whether a sampled turn holds what the template may not show again: a thought, or words beside calls."""
+        words = bool(answer.calls) and bool(answer.content.strip()) and not self._keeps_words
+        return words or self.family.sampled_thought(text)
+
+    def _prompt(self, text: str) -> list[int]:
+        """Tokens of a generation prompt: there are few."""
+        if text not in self._prompts:
+            self._prompts[text] = self._rendering.encode(text)
+        return self._prompts[text]
 
     def _pieces(
         self, behind: Behind, messages: Sequence[Message], tools: Sequence[Json]

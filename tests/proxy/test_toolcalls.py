@@ -1,12 +1,14 @@
 """Sampled text becomes text and tool calls, whatever a policy writes."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.proxy.toolcalls import answer, call_id
+from gyre.proxy.thinking import opens, split
+from gyre.proxy.toolcalls import FAMILIES, answer, call_id
 
 
 def calls(text: str) -> list[tuple[str, str]]:
@@ -69,3 +71,91 @@ def test_arguments_keep_their_values(arguments: dict[str, object]) -> None:
 def test_ids_differ_by_call_and_place_and_never_between_replays() -> None:
     assert call_id("x-c0", 1) == call_id("x-c0", 1)
     assert len({call_id("x-c0", 0), call_id("x-c0", 1), call_id("x-c1", 0)}) == 3
+
+
+TOOLS = (
+    {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "parameters": {"properties": {"n": {"type": "integer"}, "b": {"type": ["boolean", "null"]}, "o": {}}},
+        },
+    },
+)
+
+
+def found(family: str, text: str) -> list[tuple[str, str]]:
+    return [(each.name, each.arguments) for each in FAMILIES[family](text, TOOLS)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<tool_call>\n<function=f>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>", [("f", '{"n":3}')]),
+        ("<function=f><parameter=b>True</parameter></function>", [("f", '{"b":true}')]),
+        ("<function=f>\n<parameter=o>\n3\n\n</parameter>\n</function>", [("f", '{"o":"3\\n"}')]),
+        ("<function=f>\n<parameter=n>\nthree\n</parameter>\n</function>", [("f", '{"n":"three"}')]),
+        ("<function=f>\n<parameter=n>\n1\n<parameter=o>\nx\n</function>", [("f", '{"n":1,"o":"x"}')]),
+        ("<function=f></function> and <function=g></function>", [("f", "{}"), ("g", "{}")]),
+        ("<tool_call>\n<function=f>\n<parameter=n>\n3", []),
+    ],
+)
+def test_xml_calls_have_bare_values_that_the_schema_tells_apart(text: str, expected: list[tuple[str, str]]) -> None:
+    assert found("qwen_coder", text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"name": "f", "parameters": {"n": 3}}', [("f", '{"n":3}')]),
+        ('<|python_tag|>{"name": "f", "parameters": {}}', [("f", "{}")]),
+        ('{"name": "f", "arguments": {}}; {"name": "g", "parameters": {"a": []}}\n', [("f", "{}"), ("g", '{"a":[]}')]),
+        ('{"name": "f", "parameters": {"n": ', [("f", '{"n":')]),
+        ('Like {"name": "f", "parameters": {}}', []),
+        ('{"name": "f"}', []),
+        ("{}", []),
+        ("", []),
+    ],
+)
+def test_a_json_answer_is_a_call_and_json_in_prose_is_none(text: str, expected: list[tuple[str, str]]) -> None:
+    assert found("llama", text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[TOOL_CALLS][{"name": "f", "arguments": {"n": 1}, "id": "abc"}]', [("f", '{"n":1}')]),
+        ('so [TOOL_CALLS] [{"name": "f", "arguments": {}}, {"name": "g"}]', [("f", "{}"), ("g", "{}")]),
+        ('[TOOL_CALLS][{"name": "f"}', []),
+        ('[TOOL_CALLS][{"nome": "f"}]', []),
+        ("[TOOL_CALLS][]", []),
+    ],
+)
+def test_a_list_behind_its_mark_is_calls(text: str, expected: list[tuple[str, str]]) -> None:
+    assert found("mistral", text) == found("generic", text) == expected
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@given(st.text(st.sampled_from('<tool_cal>/funcion=pramet|{}[]":, \nTOOL_CALLS'), max_size=60))
+def test_no_family_breaks_on_any_text_or_loses_a_letter_of_it(family: str, text: str) -> None:
+    places = [(each.start, each.end) for each in FAMILIES[family](text, ())]
+    assert all(0 <= start <= end <= len(text) for start, end in places)
+    assert all(left[1] <= right[0] for left, right in pairwise(places))
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "expected"),
+    [
+        ("<think>\nlow\n</think>\n\nso", False, ("low", "so")),
+        ("low\n</think>\n\nso", True, ("low", "so")),
+        ("low", True, ("low", "")),
+        ("<think>\nlow", False, ("low", "")),
+        ("so", False, ("", "so")),
+        ("<think>\n\n</think>\n\nso", False, ("", "so")),
+        ("  so <think>", False, ("", "  so <think>")),
+    ],
+)
+def test_thoughts_are_split_from_what_is_said(text: str, opened: bool, expected: tuple[str, str]) -> None:
+    assert split(text, opened=opened) == expected
+    assert opens("<|im_start|>assistant\n<think>\n")
+    assert not opens("<|im_start|>assistant\n<think>\n\n</think>\n\n")

@@ -13,6 +13,10 @@ TAG = "<|python_tag|>"
 _DECODER = json.JSONDecoder()
 
 
+class _OtherJsonError(Exception):
+    """JSON that is no call."""
+
+
 def llama(text: str, _tools: Sequence[Json]) -> list[Found]:
     """The calls that the whole answer is made of, or none."""
     start = len(text) - len(text.lstrip())
@@ -20,18 +24,20 @@ def llama(text: str, _tools: Sequence[Json]) -> list[Found]:
         start += len(TAG)
     try:
         return _joined(list(_objects(text, start)), text)
+    except _OtherJsonError:
+        return []
     except (ValueError, RecursionError):
         whole = read_call(text[start:]) if text[start:].lstrip().startswith("{") else None
         return [Found(0, len(text), *whole)] if whole else []
 
 
 def _objects(text: str, place: int) -> Iterator[tuple[int, tuple[str, str]]]:
-    """(end, call) of each object. Raises ValueError when the text is not made of calls alone."""
+    """(end, call) of each object. Raises ValueError for broken JSON."""
     while rest := text[place:].lstrip(" \t\r\n;"):
         value, end = _DECODER.raw_decode(text, len(text) - len(rest))
         call = call_of(value)
         if call is None or not {"arguments", "parameters"} & value.keys():
-            raise ValueError
+            raise _OtherJsonError
         yield end, call
         place = end
 

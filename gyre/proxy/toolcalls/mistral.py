@@ -19,6 +19,6 @@ def mistral(text: str, _tools: Sequence[Json]) -> list[Found]:
     calls = [call_of(item) for item in value] if isinstance(value, list) else []
     if not calls or None in calls:
         return []
-    places = [start, *[len(text)] * len(calls)]
-    named = (call for call in calls if call)
-    return [Found(*places[index : index + 2], *call) for index, call in enumerate(named)]
+    size = len(text)
+    named = [call for call in calls if call]
+    return [Found(size if index else start, size, *call) for index, call in enumerate(named)]
