@@ -15,7 +15,14 @@ from schemas.calls import ModelCallRecorded, RecordsSealed, VersionSpan
 from schemas.dispatch import ExecutionTerminated, GroupDispatched, Reason, Stage
 from schemas.envelope import Event
 from schemas.refs import WeightsRef
-from schemas.rewards import AssessmentRecorded, GroupReady, RewardAssigned, RewardUnresolved
+from schemas.rewards import (
+    AssessmentRecorded,
+    GroupReady,
+    RegradeCompleted,
+    RewardAssigned,
+    RewardChange,
+    RewardUnresolved,
+)
 from schemas.runs import RunStarted
 from schemas.training import TrajectoriesAdmitted
 from services import admission, builder, evaluator, runner
@@ -149,6 +156,22 @@ def test_a_masked_execution_leaves_the_groups_statistics() -> None:
     assert [each.standing for each in said[0].outcomes] == ["valid", "valid", "valid", "excluded"]
     assert [each.advantage for each in admissions(said)] == [-1.0, 1.0, 0.0, 0.0]
     assert [each.targets for each in admissions(said)] == [3, 3, 3, 0]
+
+
+def test_no_later_assessment_moves_a_reward_that_was_assigned() -> None:
+    admitting = groups.decider(PARAMS, load, MEAN)
+    facts = [*closed("x0-0"), *closed("x0-1"), scored("x0-0", 1.0)]
+    later = AssessmentRecorded(
+        assessment="x0-0-tests-1-a1", execution="x0-0", designated=False, attempt=1, state=None, branch=None,
+        score=0.0, valid=True, seconds=1.0,
+    )  # fmt: skip
+    completed = RegradeCompleted(
+        regrade="tests-1", evaluator="tests", digest="0" * 64, states=1, valid=1,
+        changed=(RewardChange(execution="x0-0", group="g0", old=1.0, new=0.0),),
+    )  # fmt: skip
+    story = admitting.given(*dispatched(0, 2), *facts).when(later, completed).when(scored("x0-1", 0.0))
+    assert [each.advantage for each in admissions(story.said())] == [0.5, -0.5]
+    assert story.settle().when(later, completed).said() == ()
 
 
 def fork(number: int) -> ModelCallRecorded:
