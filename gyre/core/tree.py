@@ -47,6 +47,10 @@ class Node(Model):
         return self.context + len(self.output_ids) // _TOKEN_BYTES
 
 
+_FIELDS = set(Node.model_fields)
+"""One set for all nodes: there are many of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
     """All records of an execution, by call, in the order of CALL."""
@@ -74,7 +78,8 @@ def evolve(tree: Tree, record: ModelCallRecorded) -> Tree:
     if record.prefix_tokens > (parent.length if parent else 0) or (record.parent is not None and parent is None):
         return replace(tree, rejected=(*tree.rejected, record.call))
     fields = {name: getattr(record, name) for name in Node.model_fields}
-    return replace(tree, nodes={**tree.nodes, record.call: Node.model_construct(**fields)})
+    node = Node.model_construct(_FIELDS, **fields)
+    return replace(tree, nodes={**tree.nodes, record.call: node})
 
 
 def fold(execution: str, records: Iterable[ModelCallRecorded]) -> Tree:

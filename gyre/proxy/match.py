@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from gyre.proxy.normalise import Json, Message, canonical
 
-Signature = tuple[frozenset[tuple[str, str]], str]
+Signature = tuple[tuple[tuple[str, str], ...], str]
+"""Ids and names of calls, as a sorted set, and the stripped text."""
 _WALKS = 8
 """Walks remembered: as many conversations may take turns without being walked from their roots."""
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]")
@@ -47,9 +48,9 @@ class Point:
         """`message` is the last one, None at a root or behind an answer."""
         self.message = message
         self.place: Place | None = None
-        self.below: list[Point] = []
-        self.answers: list[tuple[str, Signature, Point]] = []
-        self.asked: list[str] = []
+        self.below: tuple[Point, ...] = ()
+        self.answers: tuple[tuple[str, Signature, Point], ...] = ()
+        self.asked: tuple[str, ...] = ()
         self.echo: tuple[Message, Point] | None = None
         """The client's form of an answer, last seen here, and the point behind it."""
 
@@ -89,8 +90,8 @@ def same(known: Message | None, message: Message) -> bool:
 
 def signature(message: Message) -> Signature:
     """What of an assistant turn survives every client: some rewrite ids to letters, digits, `_` and `-`."""
-    calls = frozenset((_PLAIN.sub("_", call.id), call.name) for call in message.calls)
-    return calls, message.content.strip()
+    calls = {(_PLAIN.sub("_", call.id), call.name) for call in message.calls}
+    return tuple(sorted(calls)), message.content.strip()
 
 
 class Roots:
@@ -165,9 +166,9 @@ class Histories:
         behind = Point(None)
         depth = prefix_messages + len(points) - 1
         self._walks = [walk for walk in self._walks if len(walk[2]) <= depth + 1 or walk[2][depth] is not points[-1]]
-        points[-1].asked.append(call)
+        points[-1].asked += (call,)
         points[-1].echo = None
-        points[-1].answers.append((call, signature(answer), behind))
+        points[-1].answers += ((call, signature(answer), behind),)
         self._calls[call] = (parent, prefix_messages, (*points[1:], behind))
         return behind
 
@@ -176,7 +177,7 @@ class Histories:
         found = point.behind(message)
         if found is None:
             found = Point(message)
-            point.below.append(found)
+            point.below += (found,)
         return found
 
     def _begun(self, root: str, messages: Sequence[Message]) -> list[Point]:

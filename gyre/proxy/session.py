@@ -85,7 +85,7 @@ class Session:
     def finished(self, asked: Asked) -> tuple[str, ...]:
         """Recorded calls with exactly this context, oldest first: of a re-sent request, the calls it may mean."""
         points = self._histories.walk(self._roots.of(asked.messages, asked.tools), asked.messages)
-        return tuple(points[-1].asked) if len(points) > len(asked.messages) else ()
+        return points[-1].asked if len(points) > len(asked.messages) else ()
 
     def reply(self, call: str) -> tuple[Message, trees.Node]:
         """The answer that a recorded call was given, and its record as a node."""
