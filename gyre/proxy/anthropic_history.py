@@ -69,7 +69,8 @@ def _assistant(content: object) -> Message:
     texts = (part_text(block) for block in blocks if block.get("type") == "text")
     thoughts = (string(block.get("thinking")) for block in blocks if block.get("type") == "thinking")
     calls = (_call(block) for block in blocks if string(block.get("type")).endswith("tool_use"))
-    return Message("assistant", "".join(texts), tuple(calls), thinking="".join(thoughts))
+    record = next((string(block.get("signature")) for block in blocks if block.get("type") == "thinking"), "")
+    return Message("assistant", "".join(texts), tuple(calls), thinking="".join(thoughts), record=record)
 
 
 def _call(block: Json) -> ToolCall:

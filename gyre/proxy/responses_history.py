@@ -77,6 +77,7 @@ class _Turn:
     rank: int = 0
     """Of its last item; 0: none yet."""
     thinking: str = ""
+    record: str = ""
     content: str = ""
     calls: list[ToolCall] = field(default_factory=list)
 
@@ -85,6 +86,7 @@ class _Turn:
         self.rank = rank
         if rank == _REASONING:
             self.thinking += text_of(item.get("summary")) + text_of(item.get("content"))
+            self.record = self.record or string(item.get("encrypted_content"))
         elif rank == _MESSAGE:
             self.content += text_of(item.get("content"))
         else:
@@ -94,8 +96,8 @@ class _Turn:
         """The turn, if there is one; the next item begins another."""
         if not self.rank:
             return ()
-        turn = Message("assistant", self.content, tuple(self.calls), thinking=self.thinking)
-        self.rank, self.thinking, self.content, self.calls = 0, "", "", []
+        turn = Message("assistant", self.content, tuple(self.calls), thinking=self.thinking, record=self.record)
+        self.rank, self.thinking, self.record, self.content, self.calls = 0, "", "", "", []
         return (turn,)
 
 

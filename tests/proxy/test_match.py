@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gyre.core import tree as trees
+from gyre.proxy import anthropic_history, responses_history
 from gyre.proxy.adapters.generic import Generic
 from gyre.proxy.exchange import Asked
 from gyre.proxy.normalise import Message, ToolCall, messages_of
@@ -168,3 +169,16 @@ def test_lists_of_two_conversations_do_not_answer_for_each_other() -> None:
     assert recall(one)[-1] == ("one", 4)
     assert recall(two)[-1] == ("two", 4)
     assert recall(one)[-1] == ("one", 4)
+
+
+def test_the_record_that_clients_echo_beside_a_thought_is_read() -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "x-c3"}
+    said = {"role": "assistant", "content": [thought, {"type": "text", "text": "so"}]}
+    assert anthropic_history.messages_of(None, [said])[0].record == "x-c3"
+    items = [
+        {"type": "reasoning", "summary": [], "encrypted_content": "x-c4"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "so"}]},
+        {"role": "user", "content": "on"},
+        {"type": "message", "role": "assistant", "content": "more"},
+    ]
+    assert [each.record for each in responses_history.messages_of("", items, {})] == ["x-c4", "", ""]
