@@ -88,6 +88,11 @@ def same(known: Message | None, message: Message) -> bool:
     )
 
 
+def _again(known: Message, message: Message) -> bool:
+    """Whether a message leads where a known one led."""
+    return known is message or (known.record == message.record and same(known, message))
+
+
 def signature(message: Message) -> Signature:
     """What of an assistant turn survives every client: some rewrite ids to letters, digits, `_` and `-`."""
     calls = {(_PLAIN.sub("_", call.id), call.name) for call in message.calls}
@@ -185,7 +190,7 @@ class Histories:
         found = [
             walk
             for walk in self._walks
-            if walk[0] == root and len(walk[1]) <= len(messages) and messages[: len(walk[1])] == walk[1]
+            if walk[0] == root and len(walk[1]) <= len(messages) and all(map(_again, walk[1], messages))
         ]
         if not found:
             return [self._root(root)]

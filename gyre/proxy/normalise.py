@@ -4,7 +4,7 @@ What clients vary without meaning it is gone: content as string or list of parts
 cache marks, key order, unknown keys, `developer` for `system`. Nothing is refused for an unknown field or role.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -45,7 +45,7 @@ class Message:
     thinking: str = ""
     """Of an assistant's turn: what it thought before it spoke. Clients keep, trim or drop it: a recorded turn is not
     matched on it."""
-    record: str = ""
+    record: str = field(default="", compare=False)
     """Of an assistant's turn: the call that the client says it answers (an echoed signature), "" if it says none."""
 
     def wire(self) -> Json:
