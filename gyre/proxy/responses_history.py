@@ -112,7 +112,7 @@ def _flat(tools: object, namespace: str = "") -> Iterator[tuple[str, Json]]:
 def _rank(item: Json) -> int | None:
     """Place of an assistant's item in its turn; None for what others said."""
     kind = string(item.get("type")) or "message"
-    return None if kind == "message" and item.get("role") != "assistant" else _RANKS.get(kind)
+    return None if kind == "message" and item.get("role") != "assistant" else _RANKS.get(string(kind))
 
 
 def _call(item: Json, shown: dict[tuple[str, str], str]) -> ToolCall:
