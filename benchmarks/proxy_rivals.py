@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -45,6 +46,7 @@ TURNS = 8
 ANSWER = "I read the file and write what is missing, line by line, until the check is green."
 RESULT = "the file was written, and here is a line of output to read\n" * 4
 START_SECONDS = 120.0
+_KEY = f"sk-{secrets.token_hex(32)}"
 
 
 class Instant:
@@ -178,7 +180,7 @@ async def stood(litellm: Path, kind: str, clients: int, folder: Path) -> AsyncIt
         await _answers(theirs, f"http://127.0.0.1:{port}/health/liveliness", folder)
         yield {
             "gyre": Proxy(ours, [f"{url}/x/{token}/v1/chat/completions" for token in tokens], tokens),
-            "litellm": Proxy(theirs, [f"http://127.0.0.1:{port}/v1/chat/completions"] * clients, ["sk-x"] * clients),
+            "litellm": Proxy(theirs, [f"http://127.0.0.1:{port}/v1/chat/completions"] * clients, [_KEY] * clients),
         }
     finally:
         for process in processes:
@@ -193,13 +195,13 @@ def _free_port() -> int:
 
 
 def _litellm(python: Path, folder: Path, engine: str, port: int) -> tuple[str, ...]:
-    """The command that starts their proxy: one worker, one model, nothing written down."""
+    """The command that starts their proxy: one worker, one model, one key, nothing written down."""
     config = folder / "litellm.yaml"
     upstream = {"model": "openai/m", "api_base": f"{engine}/v1", "api_key": "sk-x"}
+    models = [{"model_name": "m", "litellm_params": upstream}]
     settings = {"telemetry": False, "num_retries": 0}
-    config.write_text(
-        json.dumps({"model_list": [{"model_name": "m", "litellm_params": upstream}], "litellm_settings": settings})
-    )
+    body = {"model_list": models, "litellm_settings": settings, "general_settings": {"master_key": _KEY}}
+    config.write_text(json.dumps(body))
     program = str(python.parent / "litellm")
     return program, "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"
 
