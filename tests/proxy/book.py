@@ -2,8 +2,9 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -16,13 +17,13 @@ from gyre.proxy.errors import CallError
 from gyre.proxy.exchange import Asked
 from gyre.proxy.session import Drawn, Limits, Plan, Session
 from gyre.proxy.template import Template
-from schemas.base import floats, ints, pack_floats, pack_ints
+from schemas.base import Int32s, floats, pack_floats, pack_ints
 from schemas.calls import Finish, ModelCallRecorded, VersionSpan
 from schemas.training import Trajectory
 
 LIMITS = Limits(temperature=1.0, max_tokens=160, context_tokens=1200)
 Json = dict[str, Any]
-Key = tuple[bytes, int]
+Key = tuple[bytes, bytes]
 """A token, behind the digest of all that stood before it."""
 
 
@@ -31,12 +32,15 @@ def asked(history: Sequence[Json], **more: Any) -> Asked:
     return chat.parse(json.dumps({"model": "m", "messages": history, **more}).encode(), {}).asked
 
 
-def keys(ids: Sequence[int], start: int = 0) -> Iterator[Key]:
-    """The keys of tokens from `start` on."""
-    before = sha256(pack_ints(ids[:start]))
-    for token in ids[start:]:
-        yield before.digest(), token
-        before.update(pack_ints([token]))
+@lru_cache(maxsize=256)
+def keys(ids: Int32s) -> tuple[Key, ...]:
+    """The key of each token of a path."""
+    before, found = sha256(), list[Key]()
+    for place in range(0, len(ids), 4):
+        token = ids[place : place + 4]
+        found.append((before.digest(), token))
+        before.update(token)
+    return tuple(found)
 
 
 @dataclass
@@ -46,7 +50,7 @@ class Book:
     template: Template
     live: Session = field(init=False)
     records: list[ModelCallRecorded] = field(default_factory=list)
-    given: dict[str, list[int]] = field(default_factory=dict)
+    given: dict[str, Int32s] = field(default_factory=dict)
     """By call: the exact input that the engine was given."""
     sampled: defaultdict[Key, Counter[float]] = field(default_factory=lambda: defaultdict(Counter))
     """Log-probabilities of what was sampled and reached a client."""
@@ -72,11 +76,11 @@ class Book:
         stop = self.template.model.stop_token_ids[:1] if stopped else ()
         ids = [*self.template.model.encode(text), *stop]
         assert len(ids) <= plan.sampling.max_tokens
-        self.given[plan.call] = list(plan.full_ids)
+        self.given[plan.call] = pack_ints(plan.full_ids)
         record = self.live.record(plan, _drawn(text, ids, stopped), total_seconds=0.0, delivered=delivered)
         self.live.add(record)
         self.records.append(record)
-        own = zip(keys([*plan.full_ids, *ints(record.output_ids)], plan.tokens), floats(record.logprobs), strict=True)
+        own = zip(keys(plan.context + record.output_ids)[plan.tokens :], floats(record.logprobs), strict=True)
         for key, logprob in own:
             self.marks.add(key)
             self.sampled[key][logprob] += delivered
@@ -91,11 +95,11 @@ class Book:
         tree = self.live.tree
         assert set(tree.nodes) == set(self.given)
         for call, given in self.given.items():
-            path = ints(trees.path_ids(tree, call))
-            assert path[: len(given)] == given == ints(trees.context_ids(tree, call))
+            path = trees.path_ids(tree, call)
+            assert path[: len(given)] == given == trees.context_ids(tree, call)
             marks = trees.sampled(tree, call)
             assert all(key in self.marks for key, mark in zip(keys(path), marks, strict=True) if mark)
-            assert set(marks[len(given) :]) <= {1}
+            assert set(marks[len(given) // 4 :]) <= {1}
 
     def check_training(self, j_max: int, seed: int) -> None:
         """Every target was sampled right there and delivered, none more often than that, with its log-probability."""
@@ -103,7 +107,7 @@ class Book:
         assert len(drawn) <= j_max
         found: defaultdict[Key, Counter[float]] = defaultdict(Counter)
         for each in drawn:
-            for key, flag, logprob in zip(keys(ints(each.ids)), each.target, floats(each.logprobs), strict=True):
+            for key, flag, logprob in zip(keys(each.ids), each.target, floats(each.logprobs), strict=True):
                 if flag:
                     found[key][logprob] += 1
         for key, logprobs in found.items():

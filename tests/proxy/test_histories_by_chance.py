@@ -73,7 +73,7 @@ def landed(book: Book, flying: list[tuple[Plan, History]], chance: random.Random
 
 
 @given(SEEDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_context_is_what_the_engine_was_given_and_every_mark_what_it_sampled(
     template: Template, seed: int
 ) -> None:
@@ -118,7 +118,7 @@ def in_order(template: Template, asked: dict[str, tuple[History, list[str]]], ch
 
 
 @given(SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_calls_side_by_side_may_come_in_any_order_and_the_same_is_admitted(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(5):
