@@ -78,7 +78,7 @@ def part_text(part: Json) -> str:
 def refuse_images(content: object, where: str) -> None:
     """Raises BadRequest naming the first image of a user's message."""
     for index, part in enumerate(parts(content)):
-        if part.get("type") in IMAGES:
+        if string(part.get("type")) in IMAGES:
             raise BadRequest(
                 f"{where}.content[{index}]: {part['type']} blocks are not supported, the policy reads text; remove it"
             )

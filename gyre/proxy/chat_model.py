@@ -40,7 +40,7 @@ class ChatModel:
             raise TemplateUnusable(
                 f"model folder {folder}: has no tokenizer.json; save the tokenizer in the fast format"
             )
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer = _tokenizer(folder / "tokenizer.json")
         tokenizer.no_padding()
         tokenizer.no_truncation()
         config = _json(folder / "tokenizer_config.json")
@@ -74,6 +74,13 @@ class ChatModel:
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
             detail = " ".join(str(error).split())[:200]
             raise HistoryUnrenderable(f"messages: the model's chat template refuses this history: {detail}") from error
+
+
+def _tokenizer(file: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more particular
+        raise TemplateUnusable(f"{file}: is no tokenizer: {' '.join(str(error).split())[:200]}") from error
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

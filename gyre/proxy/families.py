@@ -8,7 +8,9 @@ from gyre.proxy.errors import HistoryUnrenderable, TemplateUnusable
 from gyre.proxy.normalise import Json, Message, ToolCall
 from gyre.proxy.rendering import MARK, Rendering
 from gyre.proxy.thinking import OPEN, opens, split, thinks, written
-from gyre.proxy.toolcalls import FAMILIES, Parser, answer
+from gyre.proxy.toolcalls.answers import answer
+from gyre.proxy.toolcalls.families import FAMILIES
+from gyre.proxy.toolcalls.port import Parser
 
 NONE = "none"
 TOOL_PARSERS = ("auto", *FAMILIES, NONE)

@@ -131,6 +131,9 @@ def test_a_refusing_template_and_an_incomplete_folder_say_so_in_one_line(tmp_pat
         template.whole([Message("user", "long")], ())
     with pytest.raises(TemplateUnusable, match=r"has no tokenizer\.json"):
         ChatModel.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(TemplateUnusable, match=r"tokenizer\.json: is no tokenizer"):
+        ChatModel.load(tmp_path)
     (tmp_path / "m" / "chat_template.jinja").unlink()
     with pytest.raises(TemplateUnusable, match="has no chat template"):
         ChatModel.load(tmp_path / "m")

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.proxy.thinking import opens, split
-from gyre.proxy.toolcalls import FAMILIES, answer, call_id
+from gyre.proxy.toolcalls.answers import answer, call_id
+from gyre.proxy.toolcalls.families import FAMILIES
 
 
 def calls(text: str) -> list[tuple[str, str]]:

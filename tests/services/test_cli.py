@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from gyre.models.load import NANO
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -81,8 +83,9 @@ def test_an_override_that_says_nothing_is_refused(gyre: Gyre, tmp_path: Path, ov
 def test_a_start_that_fails_takes_its_folder_along(gyre: Gyre, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        (model / name).write_text("{}")
+    (model / "config.json").write_text("{}")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (model / name).write_bytes((NANO / name).read_bytes())
     (model / "model.safetensors").write_bytes(b"damaged")
     line = refusal(gyre("train", "/dev/null", "--set", f"model.path={model}", "--set", "tasks.train=words:2:train"))
     assert str(model) in line
