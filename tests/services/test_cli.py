@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from gyre.models.load import NANO
 from click.testing import Result
 from typer.testing import CliRunner
 
+from gyre.models.load import NANO
 from services.cli import app
 
 Gyre = Callable[..., Result]
