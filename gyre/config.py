@@ -23,6 +23,8 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 TaskSource = Annotated[str, Field(min_length=1)]
 ROUNDING = 1e-9  # of products such as phi * B
+_BEFORE: dict[str, dict[str, Any]] = {"packing": {"share_prefixes": False}}
+"""Of keys whose default is not what was done before they came: a recorded run must decide as it did."""
 
 
 def _refuse(key: str, value: object, rule: str) -> PydanticCustomError:
@@ -313,8 +315,18 @@ class Config(Section):
         except ValidationError as error:
             raise ConfigError(source, problems_of(error, cls)) from error
 
+    @classmethod
+    def recorded(cls, table: dict[str, Any]) -> Self:
+        """The config in a RunStarted, also an older one's: what it lacks is set to what held before there was a choice.
+
+        Raises:
+            ConfigError: a key that is unknown by now.
+        """
+        earlier = {name: {**held, **table.get(name, {})} for name, held in _BEFORE.items()}
+        return cls.of({**table, **earlier})
+
     def table(self) -> dict[str, Any]:
-        """Every field, defaults filled in, as JSON types: what RunStarted carries; `Config.of` reads it back."""
+        """Every field, defaults filled in, as JSON types: what RunStarted carries; `recorded` reads it back."""
         return self.model_dump(mode="json")
 
     def digest(self) -> str:

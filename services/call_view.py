@@ -47,7 +47,7 @@ async def call_of(source: Source, call: str) -> dict[str, Any]:
     told = {"run": source.run, "execution": facts.execution, "call": call}
     if found is None or not isinstance(found.event, ModelCallRecorded):
         return {**told, "record": None, "events": _events(facts, call, None)}
-    chat = chat_model(Config.of((await source.started()).config).model.path)
+    chat = chat_model(Config.recorded((await source.started()).config).model.path)
     return {
         **told,
         "sequence": found.sequence,

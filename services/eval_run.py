@@ -73,7 +73,7 @@ async def _of_run(run: str, runs: Path, folder: Path, overrides: Sequence[str]) 
     async with open_source(run, runs) as source:
         version, begin, weights = await last_weights(source.ev)
     home = (runs / run).absolute()
-    config = Config.of(begin.config)
+    config = Config.recorded(begin.config)
     model = folder / "model"
     await asyncio.to_thread(materialise, find_model(config.model.path), locate(home, weights), model)
     tasks = str(home / "tasks" / "heldout")

@@ -32,7 +32,7 @@ async def joined(service: str, run: str, runs: Path) -> AsyncIterator[tuple[Plac
         note, instance = replace(note, url=server.url if server else note.url), new_instance(service)
         bus = await Bus.connect(note.url, note.run, service, instance, folder, sync=note.durability)
         try:
-            config = Config.of((await started(bus.ev)).config)
+            config = Config.recorded((await started(bus.ev)).config)
             yield Place(service, instance, note.run, folder, note.url, config), bus
         finally:
             await bus.close()

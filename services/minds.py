@@ -62,7 +62,7 @@ def minds(started: RunStarted, ev: Reader, blobs: Bodies) -> dict[str, Mind[Any]
 
 def scheduling(started: RunStarted) -> Mind[Scheduler]:
     """The scheduler's mind."""
-    plan = Config.of(started.config).plan(started.tasks)
+    plan = Config.recorded(started.config).plan(started.tasks)
     decider = scheduler(plan)
 
     async def think(state: Scheduler) -> Decision | None:
@@ -75,7 +75,7 @@ def scheduling(started: RunStarted) -> Mind[Scheduler]:
 
 def admitting(started: RunStarted, blobs: Bodies) -> Mind[groups.State]:
     """The admission sampler's mind."""
-    config = Config.of(started.config)
+    config = Config.recorded(started.config)
     initial = groups.initial(groups.Params(seed=config.run.seed, j_max=config.admission.j_max))
     rule = advantages.rule(config.objective.advantage, shuffle=config.objective.shuffle_advantages)
 
@@ -90,7 +90,7 @@ def admitting(started: RunStarted, blobs: Bodies) -> Mind[groups.State]:
 
 def packing_mind(started: RunStarted, ev: Reader) -> Mind[batch_state.State]:
     """The packer's mind. It reads TrajectoriesAdmitted back by sequence, those of one group at a time."""
-    config = Config.of(started.config)
+    config = Config.recorded(started.config)
     schedule, bounds = config.schedule, config.objective
     initial = batch_state.initial(
         batch_state.Params(

@@ -92,7 +92,7 @@ async def connect(service: str, folder: Path) -> tuple[Place, Bus]:
     instance = new_instance(service)
     bus = await Bus.connect(note.url, note.run, service, instance, folder, sync=note.durability)
     try:
-        config = Config.of((await started(bus.ev)).config)
+        config = Config.recorded((await started(bus.ev)).config)
     except BaseException:
         await bus.close()
         raise

@@ -13,6 +13,7 @@ from bus.log import Stored
 from gyre.core import tree
 from gyre.core.progress import Progress
 from gyre.core.progress import evolve as evolve_progress
+from gyre.errors import GyreError
 from schemas.calls import ModelCallRecorded, RecordsSealed
 from schemas.envelope import Commit
 from schemas.rewards import TreeBuilt
@@ -90,8 +91,11 @@ async def _decide_again(
 ) -> list[str]:
     _compare_snapshot(second, kept, verdict, commit.as_of)
     second.fold_to(commit.as_of)
-    decision = await second.mind.think(second.state)
     where = f"sequence {stored.sequence} ({second.mind.service}, as of {commit.as_of})"
+    try:
+        decision = await second.mind.think(second.state)
+    except GyreError as error:
+        return [f"{where}: no decision ({error}), recorded {_types(commit)}"]
     if decision is None:
         return [f"{where}: nothing was due, recorded {_types(commit)}"]
     if decision.events != commit.events:

@@ -63,7 +63,7 @@ async def samples_of(source: Source, execution: str, leaf: str | None = None) ->
         NoSamples: nothing was admitted of it, or not this leaf.
     """
     facts = await facts_of(source, execution)
-    config = Config.of((await source.started()).config)
+    config = Config.recorded((await source.started()).config)
     event = facts.first(TrajectoriesAdmitted)
     if event is None:
         raise NoSamples(

@@ -72,7 +72,7 @@ async def follow(opened: Opened) -> dict[str, Any]:
     watch = Watch(Progress())
     try:
         begin = await started(bus.ev)
-        config = Config.of(begin.config)
+        config = Config.recorded(begin.config)
         supervisor = Supervisor(opened.folder, config, opened.server)
         watch.lost = supervisor.replace
         await _supervise(supervisor, bus, watch)
@@ -220,7 +220,7 @@ def _interruptible(task: "asyncio.Task[None]", supervisor: Supervisor) -> Iterat
 
 def summary(run: str, begin: RunStarted, progress: Progress, archive: Path | None) -> dict[str, Any]:
     """What a machine reads at the end of a run."""
-    config = Config.of(begin.config)
+    config = Config.recorded(begin.config)
     schedule = config.schedule
     done = progress.done
     evaluations = progress.evaluations

@@ -23,7 +23,7 @@ async def tree_of(source: Source, execution: str) -> dict[str, Any]:
         ExecutionNotFound: no call was recorded and nothing was said of it.
     """
     facts = await facts_of(source, execution)
-    config = Config.of((await source.started()).config)
+    config = Config.recorded((await source.started()).config)
     built = facts.tree()
     ends = facts.leaves(built)
     reward, recorded = facts.first(RewardAssigned), facts.first(TreeBuilt)

@@ -172,3 +172,11 @@ def test_reading_a_configuration_needs_no_torch() -> None:
     code = "import sys; from gyre.config import Config; Config.load(None); print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "False"
+
+
+def test_a_run_from_before_a_key_goes_on_as_it_did() -> None:
+    table = Config.load(None).table()
+    assert Config.recorded(table).packing.share_prefixes
+    del table["packing"]["share_prefixes"]
+    assert not Config.recorded(table).packing.share_prefixes
+    assert Config.of(table).packing.share_prefixes

@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 from gyre.core import ledger
 from gyre.core.batch_state import Admitted, Assigned, Batch, Execution, Params, State, Waiting, evolve, initial
 from gyre.core.decider import Decider, Decision
+from gyre.errors import GyreError
 from schemas.envelope import Event
 from schemas.training import (
     BatchOpened,
@@ -33,6 +34,10 @@ from schemas.training import (
 Rows = tuple[Row, ...]
 _LOW = 2  # unclaimed micro-steps below which the packing buffer pulls another group
 _LARGEST_EXPONENT = 700.0  # exp() of more overflows float64; a ratio has to stay finite and above zero
+
+
+class PackedOtherwise(GyreError):
+    """A step was begun under another packing: what is left of it cannot be decided here."""
 
 
 class Split(Protocol):
@@ -164,7 +169,13 @@ def _queueing(state: State, batch: Batch, load: Load, pack: Pack) -> tuple[Decis
     if group is None:
         return ()
     packed = pack(tuple(load(each.sequence) for each in _trained(state, group)))
-    kind, rows, masked = next(_missing(batch, group, packed))
+    missing = next(_missing(batch, group, packed), None)
+    if missing is None:
+        raise PackedOtherwise(
+            f"group {group.group}: {group.whole} micro-steps are in the log, its trajectories pack into "
+            f"{len(packed.whole)} now; go on with the version and configuration that began the step"
+        )
+    kind, rows, masked = missing
     event = MicroStepEnqueued(
         step=state.ledger.step,
         micro_step=len(state.ledger.slots),
