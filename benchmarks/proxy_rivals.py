@@ -1,11 +1,11 @@
 """Requests per second through our proxy and through LiteLLM's, in front of the same stub engine, in one run.
 
     python -m venv litellm && litellm/bin/pip install 'litellm[proxy]'     # anywhere but here
-    python benchmarks/proxy_rivals.py --litellm litellm/bin/python [--clients 64] [--rounds 3] [--bus memory] [--json]
+    python benchmarks/proxy_rivals.py --litellm litellm/bin/python [--clients 64] [--turns 8] [--rounds 3] [--json]
 
 Three processes beside this one: the stub engine, our proxy (its services' own code, with a log behind it) and LiteLLM's
 proxy with one worker. Rounds go back and forth between the two; medians are given. In each, every client holds a
-conversation of its own, eight turns with a tool's result each, all clients at once, streaming or not. The stub answers
+conversation of its own, some turns with a tool's result each, all clients at once, streaming or not. The stub answers
 at once and always the same: as token ids to us, as a Chat Completion to LiteLLM, whose stream it sends in one chunk,
 which is the least that a stream can cost. Our proxy also matches, tokenises and records each call before it answers.
 
@@ -42,7 +42,6 @@ from schemas.roles import CellRegistered
 from services.engine_server import engine_app, engine_runner
 from services.proxy import ProxySettings, serve_proxy
 
-TURNS = 8
 ANSWER = "I read the file and write what is missing, line by line, until the check is green."
 RESULT = "the file was written, and here is a line of output to read\n" * 4
 START_SECONDS = 120.0
@@ -134,10 +133,10 @@ class Proxy:
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
 
-async def conversation(http: aiohttp.ClientSession, url: str, key: str, stream: bool, name: str) -> None:
-    """Eight turns of one client."""
+async def conversation(http: aiohttp.ClientSession, url: str, key: str, stream: bool, name: str, turns: int) -> None:
+    """One client's."""
     messages: list[Any] = [{"role": "system", "content": "You work."}, {"role": "user", "content": f"write {name}"}]
-    for _ in range(TURNS):
+    for _ in range(turns):
         body = json.dumps({"model": "m", "messages": messages, "stream": stream}).encode()
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         async with http.post(url, data=body, headers=headers) as response:
@@ -147,14 +146,14 @@ async def conversation(http: aiohttp.ClientSession, url: str, key: str, stream: 
         messages += [{"role": "assistant", "content": ANSWER}, {"role": "user", "content": RESULT}]
 
 
-async def one_round(proxy: Proxy, stream: bool, name: str) -> tuple[float, float]:
+async def one_round(proxy: Proxy, stream: bool, name: str, turns: int) -> tuple[float, float]:
     """(requests/s, milliseconds of the proxy's processor time a request)."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         cpu, start = proxy.cpu_seconds(), time.perf_counter()
         each = enumerate(zip(proxy.urls, proxy.keys, strict=True))
-        await asyncio.gather(*(conversation(http, url, key, stream, f"{name}-{n}") for n, (url, key) in each))
+        await asyncio.gather(*(conversation(http, url, key, stream, f"{name}-{n}", turns) for n, (url, key) in each))
         seconds = time.perf_counter() - start
-    requests = len(proxy.urls) * TURNS
+    requests = len(proxy.urls) * turns
     return requests / seconds, 1e3 * (proxy.cpu_seconds() - cpu) / requests
 
 
@@ -229,7 +228,7 @@ async def _answers(process: subprocess.Popen[bytes], url: str, folder: Path) -> 
             await asyncio.sleep(0.2)
 
 
-async def measure(litellm: Path, kind: str, clients: int, rounds: int) -> dict[str, Any]:
+async def measure(litellm: Path, kind: str, clients: int, turns: int, rounds: int) -> dict[str, Any]:
     """Medians of both, streaming and not, and their ratios."""
     found: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -237,10 +236,10 @@ async def measure(litellm: Path, kind: str, clients: int, rounds: int) -> dict[s
             for number in range(-1, rounds):
                 for name, proxy in proxies.items():
                     for stream in (False, True):
-                        one = await one_round(proxy, stream, f"{number}-{stream}")
+                        one = await one_round(proxy, stream, f"{number}-{stream}", turns)
                         if number >= 0:
                             found.setdefault(f"{name}_{'stream' if stream else 'whole'}", []).append(one)
-    result: dict[str, Any] = {"clients": clients, "turns": TURNS, "rounds": rounds, "bus": kind}
+    result: dict[str, Any] = {"clients": clients, "turns": turns, "rounds": rounds, "bus": kind}
     for name, each in found.items():
         result |= {f"{name}_rate": median(rate for rate, _ in each), f"{name}_cpu_ms": median(cpu for _, cpu in each)}
     for way in ("whole", "stream"):
@@ -252,7 +251,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--litellm", type=Path, help="the python of an environment that has litellm[proxy]")
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=8, help="of each conversation")
+    parser.add_argument("--rounds", type=int, default=3, help="after one that is not counted")
     parser.add_argument("--bus", choices=("memory", "nats"), default="memory", help="nats: a real server, sync always")
     parser.add_argument("--json", action="store_true", help="one object on stdout")
     parser.add_argument("--serve", choices=("engine", "ours"), help=argparse.SUPPRESS)
@@ -267,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "--litellm: give the python of an environment that has it; to make one:\n"
             "  python -m venv E && E/bin/pip install 'litellm[proxy]'"
         )
-    result = asyncio.run(measure(options.litellm, options.bus, options.clients, options.rounds))
+    result = asyncio.run(measure(options.litellm, options.bus, options.clients, options.turns, options.rounds))
     if options.json:
         print(json.dumps(result))
         return
