@@ -1,6 +1,7 @@
 """What the packer says, told in events (design §7 Packing, §8)."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -89,6 +90,19 @@ def split() -> Packer:
     packer = Packer(Params(groups=1, steps=1, burst=1)).when(*training(), *group(0, LONG, ()))
     assert [event.kind for event in queued(packer.said())] == ["measure", "measure"]
     return packer
+
+
+def test_a_group_that_packs_into_less_than_was_queued_is_told_and_not_waited_for() -> None:
+    wide = replace(SHAPE, row_tokens=64, micro_step_tokens=64)
+    packer = Packer(Params(groups=1, steps=1, burst=1)).when(*training(), *group(0, *[(7,)] * 6))
+    while kinds(list(packer.story.due())) != ["MicroStepEnqueued"]:
+        packer.when(*packer.story.due())
+    packer.when(*packer.story.due())
+    one_more = packer.story.due()
+    assert kinds(list(one_more)) == ["MicroStepEnqueued"]
+    again = batches.decider(Params(groups=1, steps=1, burst=1), packer.load, partial(pack, shape=wide))
+    with pytest.raises(batches.PackedOtherwise, match="group g0: 1 micro-steps are in the log"):
+        again.decide(packer.story.state)
 
 
 def test_a_batch_is_opened_when_the_core_trains() -> None:
