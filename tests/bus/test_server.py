@@ -52,6 +52,13 @@ def test_a_killed_server_comes_back_on_its_port(store: Path) -> None:
     assert again.pid != pid
 
 
+def test_a_killed_server_whose_port_was_taken_comes_back_on_another(store: Path) -> None:
+    server = NatsServer(store).start()
+    server.kill()
+    with socket.create_server(("127.0.0.1", int(server.url.rpartition(":")[2]))):
+        assert NatsServer(store).start().url != server.url
+
+
 def test_a_recycled_process_id_is_not_taken_for_the_server(store: Path) -> None:
     server = NatsServer(store).start()
     note = server._note

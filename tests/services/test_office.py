@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -11,7 +12,6 @@ from bus import subjects
 from bus.memory import MemoryBroker, MemoryBus
 from bus.streams import Limits
 from gyre.config import Config
-from schemas.envelope import Event
 from schemas.refs import WeightsRef
 from schemas.runs import EventQuarantined, OfficeTaken, RunStarted
 from services.minds import scheduling
@@ -19,6 +19,7 @@ from services.office import office_of
 from services.place import Place
 
 RUN = "office"
+Kind = TypeVar("Kind", EventQuarantined, OfficeTaken)
 
 
 def begin() -> RunStarted:
@@ -58,10 +59,10 @@ async def scheduler(broker: MemoryBroker, folder: Path, instance: str) -> AsyncG
         await asyncio.gather(serving, return_exceptions=True)
 
 
-async def heard(broker: MemoryBroker, folder: Path, kind: type[Event], count: int) -> list[Event]:
+async def heard(broker: MemoryBroker, folder: Path, kind: type[Kind], count: int) -> list[Kind]:
     """The first so many events of a kind."""
     bus = MemoryBus(broker, RUN, "tester", "one", folder)
-    found: list[Event] = []
+    found: list[Kind] = []
     async with asyncio.timeout(20), aclosing(bus.ev.read(0)) as log:
         async for stored in log:
             found += [event for event in stored.commit.events if isinstance(event, kind)] if stored.commit else []
