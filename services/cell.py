@@ -21,6 +21,7 @@ from schemas.roles import (
 from services.cell_desk import Desk
 from services.cell_training import Training, weights_path
 from services.engine_server import engine_app, engine_runner
+from services.memory import give_back, share_one_arena
 from services.place import Place
 from services.replica import Replica, load_replica
 
@@ -114,6 +115,7 @@ class CellAgent:
         else:
             phases = (("release", self._training.release), ("load", self._load_engine))
         events = [await self._phase(request, name, work) for name, work in phases]
+        give_back()
         version = desk.held.engine_version if request.to == "rollout" else desk.view.ledger.version
         done = RoleTransitionCompleted(
             transition=request.transition,
@@ -141,5 +143,6 @@ class CellAgent:
 
 async def serve(place: Place, bus: BusPort, index: int) -> None:
     """Be cell `index` until cancelled."""
+    share_one_arena()
     replica = await asyncio.to_thread(load_replica, place, index)
     await CellAgent(place, bus, index, replica).run()

@@ -35,6 +35,7 @@ from schemas.training import (
     WeightsPublished,
 )
 from services.cell_desk import Desk
+from services.memory import give_back
 from services.place import Place
 from services.replica import Replica
 
@@ -141,6 +142,8 @@ class Training:
         except (MicroStepRefused, AccumulatorSpoilt) as error:
             await self._drop(work.step, str(error))
             return
+        finally:
+            await asyncio.to_thread(give_back)
         completed = MicroStepCompleted(
             step=work.step,
             micro_step=work.micro_step,
