@@ -6,7 +6,7 @@ EXTRAS ?= dev,torch,analytics,smollm2
 BIN := .venv/bin
 PACKAGES := schemas bus gyre services
 
-.PHONY: setup demo test lint format types imports check events smollm2 clean
+.PHONY: setup demo test lint format types imports check test-harnesses events smollm2 clean
 
 setup: .venv/stamp
 
@@ -43,6 +43,10 @@ imports: setup
 
 check: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Real clients, installed into .harnesses where they can be had (2 GB), against the proxy: tests/clients.
+test-harnesses: setup
+	$(BIN)/python -m tests.clients.run $(HARNESS_ARGS)
 
 # Writes what docs/events says about schemas/ (a test checks that it is up to date).
 events: setup
