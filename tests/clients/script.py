@@ -55,7 +55,10 @@ class Script:
             if ids:
                 return self._waiting(ids)
             return Said(text="Handing over.", tools=tuple(self._tool("agent", prompt) for prompt in step["agents"]))
-        return Said(text="Next.", tools=tuple(self._tool("shell", command) for command in step["shell"]))
+        return Said(
+            text="Next.",
+            tools=tuple(self._tool("shell", command + self.client.get("settle", "")) for command in step["shell"]),
+        )
 
     def _waiting(self, ids: list[str]) -> Said:
         if "wait" not in self.client:

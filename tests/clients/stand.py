@@ -13,7 +13,6 @@ from bus import subjects
 from bus.jetstream import Bus
 from bus.log import BusPort
 from bus.server import NatsServer
-from gyre.models.load import NANO
 from gyre.proxy.chat_model import ChatModel
 from gyre.proxy.template import Template
 from gyre.proxy.tokens import execution_token, token_digest
@@ -27,6 +26,7 @@ from services.records import read_records
 from tests.clients.engine import CONTEXT, Policy
 from tests.clients.faults import Faults, network
 from tests.clients.script import Script
+from tests.proxy.families import write_model
 
 RUN, SECRET = "clients", b"k" * 32
 MOST_TOKENS = 4096
@@ -75,13 +75,14 @@ class Stand:
 
 @contextlib.asynccontextmanager
 async def stood(folder: Path, scripts: Mapping[str, Script]) -> AsyncIterator[Stand]:
-    """A stand for these executions."""
+    """A stand for these executions; its model's template shows all of a prompt: clients compact by its size."""
     behind, front = folder / "proxy", folder / "episodes"
     for each in (behind, front):
         each.mkdir()
         (each / "proxy.key").write_bytes(SECRET)
-    settings = ProxySettings(RUN, behind, NANO, behind / "proxy.key", 0, 1.0, MOST_TOKENS, CONTEXT)
-    policy = engine_runner(engine_app(Policy(scripts, Template(ChatModel.load(NANO))), lambda: True))
+    model = write_model(folder / "model", "qwen25")
+    settings = ProxySettings(RUN, behind, model, behind / "proxy.key", 0, 1.0, MOST_TOKENS, CONTEXT)
+    policy = engine_runner(engine_app(Policy(scripts, Template(ChatModel.load(model))), lambda: True))
     await policy.setup()
     await web.TCPSite(policy, "127.0.0.1", 0).start()
     registered = CellRegistered(
