@@ -7,6 +7,7 @@ from gyre.engines.port import GenerateRequest, Generation
 from gyre.engines.scripted import Line, ScriptedEngine
 from gyre.proxy.playback import drawn_of
 from gyre.proxy.template import Template
+from schemas.base import pack_ints
 from tests.clients.script import Script, Turn
 
 CONTEXT = 1 << 20
@@ -18,9 +19,12 @@ class Policy(ScriptedEngine):
     def __init__(self, scripts: Mapping[str, Script], template: Template) -> None:
         super().__init__(self._line, context=CONTEXT)
         self._scripts, self._template = scripts, template
+        self.received: dict[str, set[bytes]] = {}
+        """By execution: the contexts that were sent here, as packed token ids."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """See `Generator`; a client that hangs up ends the wait."""
+        self.received.setdefault(request.cache_key, set()).add(pack_ints(tuple(request.input_ids)))
         await asyncio.sleep(self._turn(request).seconds)
         return await super().generate(request)
 

@@ -11,7 +11,8 @@ from gyre.proxy.recording import Said, Tool
 TASK = "MAIN-JOB: do the work step by step, and say so when it is done."
 SIDE = "SIDE-JOB"
 REPORT = "The side job is done: report-42."
-SUMMARY = "<summary>MAIN-JOB, done so far: {seen}. Go on with what is missing.</summary>"
+SUMMARY = "<summary><state_snapshot>MAIN-JOB, done so far: {seen}. Go on.</state_snapshot></summary>"
+"""In the tags that one client or another looks for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class Stand:
     bus: BusPort
     folder: Path
     faults: Faults
+    policy: Policy
 
     async def launch(self, execution: str, seconds: float) -> str:
         """Open an execution; its token."""
@@ -82,11 +83,12 @@ async def stood(folder: Path, scripts: Mapping[str, Script]) -> AsyncIterator[St
         (each / "proxy.key").write_bytes(SECRET)
     model = write_model(folder / "model", "qwen25")
     settings = ProxySettings(RUN, behind, model, behind / "proxy.key", 0, 1.0, MOST_TOKENS, CONTEXT)
-    policy = engine_runner(engine_app(Policy(scripts, Template(ChatModel.load(model))), lambda: True))
-    await policy.setup()
-    await web.TCPSite(policy, "127.0.0.1", 0).start()
+    policy = Policy(scripts, Template(ChatModel.load(model)))
+    runner = engine_runner(engine_app(policy, lambda: True))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     registered = CellRegistered(
-        cell=0, instance="cell-1", url=f"http://127.0.0.1:{policy.addresses[0][1]}", capacity=16, version=0
+        cell=0, instance="cell-1", url=f"http://127.0.0.1:{runner.addresses[0][1]}", capacity=16, version=0
     )
     server = NatsServer(folder / "nats").start()
     bus = await Bus.connect(server.url, RUN, "runner", "runner-1", folder, create=True)
@@ -94,11 +96,11 @@ async def stood(folder: Path, scripts: Mapping[str, Script]) -> AsyncIterator[St
         await say(bus, "cell", ("cell", "cell", "0"), registered)
         async with _served(server, settings) as url, network(url) as (faults, shown):
             (front / "proxy.url").write_text(shown)
-            yield Stand(bus, front, faults)
+            yield Stand(bus, front, faults, policy)
     finally:
         await bus.close()
         server.stop()
-        await policy.cleanup()
+        await runner.cleanup()
 
 
 @contextlib.asynccontextmanager

@@ -27,6 +27,13 @@ def worded(execution: str, records: Sequence[ModelCallRecorded]) -> dict[str, An
     }
 
 
+def foreign(execution: str, records: Sequence[ModelCallRecorded], received: set[bytes]) -> list[str]:
+    """Calls whose recorded context is not what the policy was sent, token by token."""
+    tree = trees.fold(execution, records)
+    strange = [call for call in tree.nodes if bytes(trees.context_ids(tree, call)) not in received]
+    return [f"recorded contexts that the policy never saw: {', '.join(strange)}"] if strange else []
+
+
 def _leaf(tree: trees.Tree, leaf: str, role: str) -> str:
     spans = path(tree.nodes, leaf)
     whole = [span for span in spans if span.stop == _own(tree.nodes[span.call])]
