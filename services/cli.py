@@ -1,4 +1,4 @@
-"""The command line: parse, hand over, print. Exit codes: 0 done, 1 failed (one line on stderr), 2 wrong usage."""
+"""The command line: parse, hand over, print. Exit codes: docs/operations.md lists them."""
 
 import json
 import logging
@@ -68,10 +68,12 @@ def demo(steps: Steps = None, seed: Seed = None, overrides: Set = None, as_json:
 def resume(
     run: Annotated[str, typer.Argument(help="Name of a run.")],
     runs: Runs = Path("runs"),
-    overrides: Set = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="bus.max_bytes=N", help="More room for its log.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with a run where its log ends. Its log may be given more room: --set bus.max_bytes=4294967296.
+    """Go on with a run where its log ends. A full log may be given more room: --set bus.max_bytes=4294967296.
 
     Example: gyre resume run-1129-183000-ab12
     """

@@ -20,6 +20,7 @@ from services.source import open_source
 
 Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one field; repeatable.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
@@ -43,7 +44,7 @@ def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
 
 
 def status(run: Target, folder: Runs = Path("runs"), as_json: Json = False) -> None:
-    """Say how far a run is: d, p, f, w, roles, steps, rewards.
+    """Say how far a run is: executions dispatched (d), launched (p), ended (f), at large (w = d - f), roles, steps.
 
     Example: gyre status run-1129-183000-ab12
     """
@@ -137,7 +138,7 @@ def tree(
 
 def check(
     config: Annotated[Path, typer.Argument(help="TOML file.")],
-    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C")] = None,
+    overrides: Set = None,
     as_json: Json = False,
 ) -> None:
     """Check a configuration, its tasks and its model without starting anything.
@@ -159,7 +160,7 @@ def check(
 def evaluate(
     target: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="Name of a run, or a model's name or folder.")],
     episodes: Annotated[int | None, typer.Option(help="Held-out episodes; by default as configured.", min=1)] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one field.")] = None,
+    overrides: Set = None,
     folder: Runs = Path("runs"),
     as_json: Json = False,
 ) -> None:

@@ -58,8 +58,12 @@ def tail(
 
 
 @app.command()
-def show(run: Target, sequence: Annotated[int, typer.Argument(min=1)], runs: Runs = Path("runs")) -> None:
-    """Show one commit whole.
+def show(
+    run: Target,
+    sequence: Annotated[int, typer.Argument(help="Of the commit, in EV.", min=1)],
+    runs: Runs = Path("runs"),
+) -> None:
+    """Show one commit whole, as JSON.
 
     Example: gyre log show run-1129-183000-ab12 17
     """
@@ -77,7 +81,9 @@ def show(run: Target, sequence: Annotated[int, typer.Argument(min=1)], runs: Run
 
 @app.command(name="export")
 def export_command(
-    run: Target, path: Annotated[Path, typer.Argument(help="Archive to write, .jsonl.zst.")], runs: Runs = Path("runs")
+    run: Annotated[str, typer.Argument(help="Name of a run.")],
+    path: Annotated[Path, typer.Argument(help="Archive to write, .jsonl.zst.")],
+    runs: Runs = Path("runs"),
 ) -> None:
     """Write a run's logs and the blobs they refer to into one archive.
 
