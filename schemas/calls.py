@@ -10,7 +10,7 @@ Finish = Literal["stop", "length", "abort", "error"]
 
 
 class SamplingRecord(Model):
-    """What the engine was told: what is recorded is what was sampled (design §7)."""
+    """What the engine was told: what is recorded is what was sampled."""
 
     temperature: NonNegativeFloat
     top_p: float

@@ -40,7 +40,7 @@ class ExecutionDispatched(Model):
 
 
 class LaunchGranted(Model):
-    """Said by `scheduler`: there is room to launch this queued execution (design §6, launch rule)."""
+    """Said by `scheduler`: there is room to launch this queued execution."""
 
     type: Literal["LaunchGranted"] = "LaunchGranted"
     v: Literal[1] = 1

@@ -48,7 +48,7 @@ class ConfigRejected(Model):
 
 
 class OfficeTaken(Model):
-    """A singleton decider begins a term: this commit's sequence is the term (design §4 rule 4)."""
+    """A singleton decider begins a term: this commit's sequence is the term."""
 
     type: Literal["OfficeTaken"] = "OfficeTaken"
     v: Literal[1] = 1

@@ -109,7 +109,7 @@ class MicroStepEnqueued(Model):
 
 
 class MicroStepClaimed(Model):
-    """Said by `cell`: its stream sequence is the fencing token (design §4 rule 5)."""
+    """Said by `cell`: its stream sequence is the fencing token."""
 
     type: Literal["MicroStepClaimed"] = "MicroStepClaimed"
     v: Literal[1] = 1
@@ -309,7 +309,7 @@ class WeightsPublished(Model):
 
 
 class BurstEnded(Model):
-    """Said by `scheduler`: retention decided, before the next dispatch (design §6, burst end)."""
+    """Said by `scheduler`: retention decided, before the next dispatch."""
 
     type: Literal["BurstEnded"] = "BurstEnded"
     v: Literal[1] = 1
