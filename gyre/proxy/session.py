@@ -41,6 +41,7 @@ class Session:
         self._memory = Memory()
         self._next = 0
         self._replies: dict[str, Message] = {}
+        self._stops: dict[str, str] = {}
         self._asked: dict[str, tuple[Message, ...]] = {}
         self._fading: dict[str, int] = {}
 
@@ -54,7 +55,7 @@ class Session:
         root, where = self._placed(asked)
         forced = self._forced(asked)
         context = where.context + pack_ints(self._template.model.encode(forced) if forced else ())
-        limit = min(asked.max_tokens or self._limits.max_tokens, self._limits.max_tokens)
+        limit = self._limit(asked)
         total = len(context) // 4
         if total + limit > self._limits.context_tokens:
             raise PromptTooLong(total, self._limits.context_tokens - limit)
@@ -83,9 +84,10 @@ class Session:
         return len(self._placed(asked)[1].context) // 4
 
     def finished(self, asked: Asked) -> tuple[str, ...]:
-        """Recorded calls with exactly this context, oldest first: of a re-sent request, the calls it may mean."""
+        """Recorded calls that answer exactly this request, oldest first: of a re-sent one, the calls it may mean."""
         points = self._histories.walk(self._roots.of(asked.messages, asked.tools), asked.messages)
-        return points[-1].asked if len(points) > len(asked.messages) else ()
+        calls = points[-1].asked if len(points) > len(asked.messages) else ()
+        return tuple(call for call in calls if self._answers(call, asked))
 
     def reply(self, call: str) -> tuple[Message, trees.Node]:
         """The answer that a recorded call was given, and its record as a node."""
@@ -138,6 +140,8 @@ class Session:
             return
         node, reply = tree.nodes[record.call], load(record.reply)[0]
         self._replies[record.call] = reply
+        if record.stop_sequence:
+            self._stops[record.call] = record.stop_sequence
         self._learn(record, messages, reply)
         self._paths.add(tree, node)
         fading = self._fading[record.call] = self._fades(record, node, messages, reply)
@@ -169,11 +173,28 @@ class Session:
         text = self._text(ints(record.output_ids), record.finish == "stop", "")
         return node.context - 1 if self._template.fades(text, reply) else _NEVER
 
+    def _answers(self, call: str, asked: Asked) -> bool:
+        """Whether a recorded output is what this request would be told: its thread, limit, stop texts, tool choice."""
+        node, stop = self.tree.nodes[call], self._stops.get(call, "")
+        size, limit = node.length - node.context, self._limit(asked)
+        text = self._text(ints(node.output_ids), node.finish == "stop", stop)
+        if size > limit or (node.finish == "length" and size < limit) or (stop and stop not in asked.stop):
+            return False
+        if any(each in text for each in asked.stop) or node.thread != self._harness.hints(asked, self._memory).thread:
+            return False
+        forced, calls = self._forced(asked), asked.tool_choice != "none"
+        said = self._template.family.answer(forced + text, call, asked.tools, forced=bool(forced), calls=calls)
+        return said == self._replies[call]
+
     def _placed(self, asked: Asked) -> tuple[str, Placed]:
         """The request's root and its place."""
         root = self._roots.of(asked.messages, asked.tools)
         points = self._histories.walk(root, asked.messages)
         return root, placed(self.tree, self._paths, self._template, points, root, asked)
+
+    def _limit(self, asked: Asked) -> int:
+        """Most tokens of the answer."""
+        return min(asked.max_tokens or self._limits.max_tokens, self._limits.max_tokens)
 
     def _forced(self, asked: Asked) -> str:
         """With what the answer has to begin for the client's tool choice."""

@@ -187,6 +187,40 @@ async def test_an_answer_that_a_stop_text_cut_is_the_same_from_a_restarted_proxy
         assert await ask(client, token, APIS[0], body) == (200, first)
 
 
+@pytest.mark.parametrize(
+    ("text", "first", "then"),
+    [
+        ("one STOP two", {"stop_sequences": ["STOP"]}, {}),
+        ("one STOP two", {}, {"stop_sequences": ["STOP"]}),
+        ("one two three", {"max_tokens": 2}, {}),
+        ("one two three", {}, {"max_tokens": 2}),
+        (WRITE, {"tool_choice": {"type": "none"}}, {}),
+        (WRITE, {}, {"tool_choice": {"type": "none"}}),
+    ],
+)
+async def test_a_request_that_asks_otherwise_is_never_given_an_answer_that_did_not_arrive(
+    rig: Rig, text: str, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    cell = await rig.register(0, Cell([text, "more"]))
+    token = await rig.launch()
+    for told in (first, then):
+        async with rig.proxy() as client:
+            assert (await ask(client, token, APIS[0], {**BODIES[APIS[0]], **told}))[0] == 200
+    assert len(cell.asked) == len(await rig.records()) == 2
+
+
+async def test_another_thread_is_never_given_an_answer_that_did_not_arrive(rig: Rig) -> None:
+    cell = await rig.register(0, Cell(["one", "two"]))
+    token = await rig.launch()
+    said = []
+    for name in ("a", "b", "a"):
+        async with rig.proxy() as client:
+            named = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": name}
+            said.append(text_of((await ask(client, token, APIS[0], **named))[1]))
+    assert said == ["one", "two", "one"]
+    assert len(cell.asked) == 2
+
+
 async def test_without_tools_to_choose_calls_stay_text(rig: Rig) -> None:
     await rig.register(0, Cell([WRITE] * 3))
     token = await rig.launch()
