@@ -26,10 +26,10 @@ class Drawn:
     """The stop text that the output ends with: what the client sees is cut before it."""
 
 
-def cut(model: ChatModel, drawn: Drawn, stops: Sequence[str]) -> Drawn:
-    """An answer up to its first stop text, its own end mark not looked at; as it is if there is none."""
+def cut(model: ChatModel, ends: Sequence[int], drawn: Drawn, stops: Sequence[str]) -> Drawn:
+    """An answer up to its first stop text, its end mark (one of `ends`) not looked at; as it is if there is none."""
     ids = drawn.output_ids
-    size = len(ids) - (bool(ids) and ids[-1] in model.stop_token_ids)
+    size = len(ids) - (bool(ids) and ids[-1] in ends)
     if not stops or not _first(model.decode(ids[:size]), stops):
         return drawn
     least, most = 1, size

@@ -95,7 +95,7 @@ class Session:
 
     def record(self, plan: Plan, drawn: Drawn, *, total_seconds: float, delivered: bool) -> ModelCallRecorded:
         """The record of an answered plan; nothing is remembered before `add`."""
-        drawn = cut(self._template.model, drawn, plan.stop)
+        drawn = cut(self._template.model, self._template.stop_token_ids, drawn, plan.stop)
         text = plan.forced + self._text(drawn.output_ids, drawn.finish == "stop", drawn.stop_sequence)
         message = self._template.family.answer(
             text, plan.call, plan.tools, forced=bool(plan.forced), calls=plan.tool_calls

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gyre.core import tree as trees
 from gyre.core.leaves import summaries
+from gyre.models.load import NANO
 from gyre.proxy.adapters.registry import ADAPTERS
 from gyre.proxy.errors import PromptTooLong
 from gyre.proxy.exchange import Asked
@@ -16,7 +17,7 @@ from gyre.proxy.normalise import Message, ToolCall, message_of, messages_of
 from gyre.proxy.session import Limits, Plan, Session
 from gyre.proxy.template import Template
 from schemas.base import ints
-from schemas.calls import ModelCallRecorded
+from schemas.calls import ModelCallRecorded, VersionSpan
 from tests.proxy.templates import COUNTING, drawn, nano, with_template
 
 LIMITS = Limits(temperature=1.0, max_tokens=64, context_tokens=2048)
@@ -234,3 +235,23 @@ def test_tool_call_ids_are_unique_and_plain(steps: list[tuple[int, str, bool, st
     ids = [call.id for plan, _ in play(live, steps) for call in live.reply(plan.call)[0].calls]
     assert len(set(ids)) == len(ids)
     assert all(name.replace("_", "").replace("-", "").isalnum() and name.isascii() for name in ids)
+
+
+def test_a_stop_text_that_is_the_mark_of_a_turns_end_cuts_nothing_and_breaks_nothing(tmp_path: Path) -> None:
+    text = (NANO / "chat_template.jinja").read_text()
+    template = with_template(tmp_path / "m", text.replace("<|im_end|>", "<|endoftext|>"))
+    live = session(template)
+    plan = live.plan(Asked((SYSTEM, TASK), (), None, stop=("<|endoftext|>",)))
+    (end,) = template.model.encode("<|endoftext|>")
+    assert end in template.stop_token_ids
+    assert end not in template.model.stop_token_ids
+    given = drawn(template, plan, "done", stopped=False)
+    spans = (VersionSpan(version=3, tokens=len(given.output_ids) + 1),)
+    ended = replace(
+        given, output_ids=(*given.output_ids, end), logprobs=(*given.logprobs, -0.5), versions=spans, finish="stop"
+    )
+    record = live.record(plan, ended, total_seconds=0.0, delivered=True)
+    live.add(record)
+    assert tuple(ints(record.output_ids)) == ended.output_ids
+    assert record.stop_sequence == ""
+    assert live.reply(plan.call)[0].content == "done"
