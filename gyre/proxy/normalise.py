@@ -86,13 +86,17 @@ def message_of(value: object, where: str) -> Message:
 
 
 def tools_of(value: object) -> tuple[Json, ...]:
-    """The tools offered, in order; what is no object is dropped."""
-    return tuple(tool for tool in value if isinstance(tool, dict)) if isinstance(value, list) else ()
+    """The tools offered, in order; what is no object, or holds a function that is none, is dropped."""
+    tools = [tool for tool in value if isinstance(tool, dict)] if isinstance(value, list) else []
+    return tuple(tool for tool in tools if isinstance(tool.get("function", tool), dict))
 
 
 def canonical(value: object) -> str:
-    """JSON with sorted keys and no spaces: equal values, equal text."""
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    """JSON with sorted keys and no spaces: equal values, equal text. Raises BadRequest for too deep ones."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError as error:
+        raise BadRequest(f"body: cannot be read: {error}; nest less deeply") from error
 
 
 def dump(messages: tuple[Message, ...]) -> str:

@@ -8,8 +8,6 @@ Tools that the provider would run itself have no name here and are left out.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import orjson
-
 from gyre.proxy.bodies import function_tool, objects, parsed_object, refuse_images, string, text_of
 from gyre.proxy.errors import BadRequest
 from gyre.proxy.normalise import Json, Message, ToolCall, canonical
@@ -121,7 +119,7 @@ def _call(item: Json, shown: dict[tuple[str, str], str]) -> ToolCall:
         arguments = canonical({"input": string(item.get("input"))})
     else:
         given = item.get("arguments")
-        arguments = given if isinstance(given, str) else orjson.dumps(given if given is not None else {}).decode()
+        arguments = given if isinstance(given, str) else canonical(given if given is not None else {})
     return ToolCall(string(item.get("call_id")), shown.get((string(item.get("namespace")), name), name), arguments)
 
 

@@ -315,3 +315,32 @@ async def test_a_proxy_that_stops_says_so_in_its_streams(rig: Rig, path: str) ->
 
 async def test_an_unusable_model_folder_is_an_error_that_people_can_read(tmp_path: Path) -> None:
     assert issubclass(TemplateUnusable, GyreError)
+
+
+def _nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("depth", [300, 900])
+async def test_a_body_nested_beyond_reading_is_refused_and_one_with_a_hollow_tool_is_not(
+    rig: Rig, path: str, depth: int
+) -> None:
+    await rig.register(0, Cell(["fine"]))
+    token = await rig.launch()
+    tool = {"type": "function", "name": "b", "input_schema": _nested(depth), "parameters": _nested(depth)}
+    deep: tuple[dict[str, Any], ...] = (
+        {"tools": [{**tool, "function": tool}]},
+        {"messages": [{"role": "user", "content": "x", "more": _nested(depth)}]},
+        {"input": [{"type": "function_call", "name": "b", "call_id": "c", "arguments": _nested(depth)}]},
+    )
+    async with rig.proxy() as client:
+        for more in deep:
+            if more.keys() & {*BODIES[path], "tools"}:
+                status, body = await ask(client, token, path, {**BODIES[path], **more})
+                assert (status, kind_of(body)) == (400, "invalid_request_error")
+        hollow = {**BODIES[path], "tools": [{"type": "function", "function": None}]}
+        assert (await ask(client, token, path, hollow))[0] == 200

@@ -182,3 +182,18 @@ def test_the_record_that_clients_echo_beside_a_thought_is_read() -> None:
         {"type": "message", "role": "assistant", "content": "more"},
     ]
     assert [each.record for each in responses_history.messages_of("", items, {})] == ["x-c4", "", ""]
+
+
+def test_what_python_takes_for_equal_is_read_for_itself_in_a_list_sent_again() -> None:
+    recall = Recall(lambda item, _: repr(item))
+    start = [{"n": number} for number in range(100, 170)]
+    for value in (1, True, 1.0, 1):
+        items = [*start, {"n": value}]
+        assert recall(items) == [repr(item) for item in items]
+
+
+def test_a_list_that_grew_shorter_and_longer_again_is_read_right() -> None:
+    recall = Recall(lambda item, _: str(item))
+    for size in (200, 63, 64, 65, 5, 130, 128, 200):
+        items = [*range(4), *range(size, 2 * size)]
+        assert recall(items) == [str(item) for item in items]
