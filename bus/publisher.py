@@ -88,7 +88,7 @@ class Publisher:
         self._in_flight = 0
         self._apart_until = 0.0
         self._lanes = asyncio.Semaphore(_LANES)
-        self._hurrying: set[asyncio.Task[None]] = set()
+        self._hurrying: dict[asyncio.Task[None], list[Pending]] = {}
         self._wake, self._sweep_now = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
@@ -135,10 +135,11 @@ class Publisher:
         self._closed = True
         self._link.unwatch(self._sweep_now.set)
         tasks = (*self._tasks, *self._hurrying)
+        hurrying = list(itertools.chain.from_iterable(self._hurrying.values()))  # a lane may not have begun
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for pending in (*self._singles.values(), *self._backlog):
+        for pending in (*self._singles.values(), *self._backlog, *hurrying):
             pending.fail(_closed(pending))
 
     async def _send(self, pending: Pending) -> None:
@@ -208,11 +209,11 @@ class Publisher:
                 await self._lanes.acquire()
                 members = self._next_members(max(GROUP_FROM, self._in_flight // _LANES))
                 lane = asyncio.create_task(self._hurry(members))
-                self._hurrying.add(lane)
+                self._hurrying[lane] = members
                 lane.add_done_callback(self._hurried)
 
     def _hurried(self, lane: "asyncio.Task[None]") -> None:
-        self._hurrying.discard(lane)
+        del self._hurrying[lane]
         self._lanes.release()
 
     def _next_members(self, most: int) -> list[Pending]:
@@ -227,21 +228,18 @@ class Publisher:
 
     async def _apart(self, members: list[Pending]) -> None:
         """Send each as a single, but for those whose callers have gone."""
-        for pending in [each for each in members if not each.outcome.done()]:
-            self._singles[pending.token] = pending
-            await self._send(pending)
+        waiting = [each for each in members if not each.outcome.done()]
+        self._singles |= {each.token: each for each in waiting}  # all at once: nobody is lost while others are sent
+        for pending in waiting:
+            if not pending.tries:  # the sweep may have been first
+                await self._send(pending)
 
     async def _hurry(self, members: list[Pending]) -> None:
         """Send the members by fast ingest; where that does not tell their sequences, a single each does."""
         first = None
         if len(members) >= GROUP_FROM and self._loop.time() >= self._apart_until:
             bodies = [(pending.subject, pending.body, pending.headers["Nats-Msg-Id"]) for pending in members]
-            try:
-                first = await self._ingest.store(bodies)
-            except asyncio.CancelledError:
-                for pending in members:
-                    pending.fail(_closed(pending))
-                raise
+            first = await self._ingest.store(bodies)
             if first is None:
                 self._apart_until = self._loop.time() + _APART_SECONDS
         if first is None:

@@ -129,6 +129,20 @@ async def test_what_waits_when_the_bus_is_closed_learns_it(server: NatsServer, b
     assert {type(outcome) for outcome in await asyncio.gather(*waiting, return_exceptions=True)} == {Unavailable}
 
 
+@pytest.mark.parametrize("sync", ["laptop", "always"])
+async def test_however_early_the_bus_is_closed_each_of_many_callers_learns_it(
+    server: NatsServer, tmp_path: Path, sync: Sync
+) -> None:
+    for turns in range(12):
+        bus = await Bus.connect(server.url, "r", "tester", f"i{turns}", tmp_path, create=True, sync=sync)
+        saying = [asyncio.create_task(bus.ev.append(HERE, said())) for _ in range(80)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await bus.close()
+        told = await asyncio.wait_for(asyncio.gather(*saying, return_exceptions=True), 5)
+        assert all(isinstance(each, int | Unavailable) for each in told)
+
+
 async def test_no_server_at_a_url_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"no NATS server answers .*; start one or correct the URL$"):
         await Bus.connect("nats://127.0.0.1:1", "r", "tester", "one", tmp_path, patience_seconds=0.5)
