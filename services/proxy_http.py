@@ -16,7 +16,7 @@ from aiohttp import web
 from bus.errors import BusError
 from gyre.proxy import probes
 from gyre.proxy.anthropic import counted
-from gyre.proxy.errors import CallError, EngineTrouble, NotFound, ProxyBroke, TooLarge, Unauthorized
+from gyre.proxy.errors import BadRequest, CallError, EngineTrouble, NotFound, ProxyBroke, TooLarge, Unauthorized
 from gyre.proxy.protocols import PROTOCOLS
 from gyre.proxy.reply import Opened, Reply, Request, WireProtocol
 from gyre.proxy.sse import CONTENT_TYPE
@@ -144,7 +144,7 @@ def _token(request: web.Request) -> str:
     scheme, _, key = bearer.partition(" ")
     sent = [key.strip() if scheme.lower() == "bearer" else bearer, request.headers.get("x-api-key", "").strip()]
     keys = [each for each in sent if each]
-    if keys and not any(hmac.compare_digest(each.encode(), token.encode()) for each in keys):
+    if keys and not any(hmac.compare_digest(each.encode("utf-8", "replace"), token.encode()) for each in keys):
         raise Unauthorized("key: is not the token in the path; use the same for both")
     return token
 
@@ -175,6 +175,8 @@ def _refusal(error: Exception) -> CallError:
         return error
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return TooLarge(f"body: exceeds {MAX_BODY_BYTES} bytes; shorten the history")
+    if isinstance(error, web.RequestPayloadError):
+        return BadRequest("body: is not what its Content-Encoding or Transfer-Encoding says")
     if isinstance(error, web.HTTPException):
         return NotFound("path: must begin with /x/<token>")
     if isinstance(error, BusError | OSError):

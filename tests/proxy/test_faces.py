@@ -344,3 +344,26 @@ async def test_a_body_nested_beyond_reading_is_refused_and_one_with_a_hollow_too
                 assert (status, kind_of(body)) == (400, "invalid_request_error")
         hollow = {**BODIES[path], "tools": [{"type": "function", "function": None}]}
         assert (await ask(client, token, path, hollow))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (b"Authorization: Bearer \xff", 401),
+        (b"x-api-key: \xed\xa0\x80", 401),
+        (b"Content-Encoding: gzip", 400),
+        (b"x-claude-code-agent-id: \xff\r\nx-claude-code-session-id: \xff", 200),
+        (b'x-codex-turn-metadata: {"thread_source":["x"],"thread_id":{},"request_kind":["x"]}', 200),
+    ],
+)
+async def test_headers_that_hold_anything_get_an_answer_and_no_failure_of_ours(
+    rig: Rig, header: bytes, status: int
+) -> None:
+    await rig.register(0, Cell(["fine"]))
+    token, body = await rig.launch(), json.dumps(CHAT).encode()
+    async with rig.proxy() as client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(client.url.rpartition(":")[2]))
+        start = f"POST /x/{token}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".encode()
+        writer.write(start + header + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert (await reader.readline()).split()[1] == str(status).encode()
+        writer.close()

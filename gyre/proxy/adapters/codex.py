@@ -14,7 +14,7 @@ from gyre.proxy.exchange import Asked
 CHECKED = ("0.171.0",)
 _METADATA = "x-codex-turn-metadata"
 _VERSION = re.compile(r"codex[\w-]*/([\w.-]+)")
-_KINDS: dict[object, Kind] = {"turn": "turn", "compaction": "compaction"}
+_KINDS: dict[str, Kind] = {"turn": "turn", "compaction": "compaction"}
 
 
 class Codex:
@@ -33,13 +33,14 @@ class Codex:
             return Hints(*_pair(Generic().hints(asked, memory)), f"no {_METADATA}: compared with the first call")
         found = _VERSION.match(agent(asked))
         kind, source = told.get("request_kind"), told.get("thread_source")
+        known = _KINDS.get(kind) if isinstance(kind, str) else None
         unknown = [unchecked(found.group(1) if found else "", CHECKED)]
-        unknown += [] if kind in _KINDS else [f"request_kind {kind!r}"]
+        unknown += [] if known else [f"request_kind {kind!r}"]
         unknown += [] if source in ("user", "subagent") else [f"thread_source {source!r}"]
         thread = MAIN
         if source == "subagent":
             thread = named(str(told.get("thread_id")), str(told.get("parent_thread_id", "")), memory)
-        return Hints(_KINDS.get(kind, "turn"), thread, "; ".join(filter(None, unknown)))
+        return Hints(known or "turn", thread, "; ".join(filter(None, unknown)))
 
 
 def _pair(hints: Hints) -> tuple[Kind, str]:
