@@ -41,7 +41,7 @@ class Faults:
             await asyncio.wait_for(self._lost(request, body), DROP_SECONDS)
         if request.transport is not None:
             request.transport.abort()
-        raise ConnectionResetError
+        return web.Response(status=499)  # nobody is there to read it
 
     async def _pass(self, request: web.Request, body: bytes) -> web.StreamResponse:
         async with self._ask(request, body) as found:

@@ -91,7 +91,7 @@ async def stood(folder: Path, scripts: Mapping[str, Script]) -> AsyncIterator[St
         cell=0, instance="cell-1", url=f"http://127.0.0.1:{runner.addresses[0][1]}", capacity=16, version=0
     )
     server = NatsServer(folder / "nats").start()
-    bus = await Bus.connect(server.url, RUN, "runner", "runner-1", folder, create=True)
+    bus = await Bus.connect(server.url, RUN, "runner", "runner-1", behind, create=True)
     try:
         await say(bus, "cell", ("cell", "cell", "0"), registered)
         async with _served(server, settings) as url, network(url) as (faults, shown):

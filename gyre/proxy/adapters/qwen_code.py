@@ -4,13 +4,15 @@ import re
 
 from gyre.core.leaves import MAIN
 from gyre.proxy.adapters.memory import Memory, system_text
-from gyre.proxy.adapters.port import Hints, agent, unchecked, unnamed
+from gyre.proxy.adapters.port import Hints, agent, last_user_texts, unchecked, unnamed
 from gyre.proxy.exchange import Asked
 
 CHECKED = ("0.24.4",)
 _VERSION = re.compile(r"QwenCode/([\w.-]+)")
 _MAIN = "You are Qwen Code"
 _SUMMARY = "You are the component that summarize"
+"""How the question for a summary begins: the last message of the history as it stands, or the system prompt of a
+shortened one."""
 
 
 class QwenCode:
@@ -27,7 +29,8 @@ class QwenCode:
         found = _VERSION.match(agent(asked))
         unknown = unchecked(found.group(1) if found else "", CHECKED)
         system = system_text(asked.messages)
-        if system.startswith(_SUMMARY):
+        asks = any(text.startswith(_SUMMARY) for text in last_user_texts(asked.wire.body))
+        if asks or system.startswith(_SUMMARY):
             return Hints("compaction", memory.of_history(asked.messages) or MAIN, unknown)
         if asked.tools:
             first = memory.first

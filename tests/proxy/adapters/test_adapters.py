@@ -94,6 +94,18 @@ def test_qwen_code_tells_a_summarys_thread_by_the_tool_calls_in_it() -> None:
     assert live.ask(later)[0] == Hints("turn", hints.thread)
 
 
+def test_qwen_code_asks_for_a_summary_behind_the_history_as_well() -> None:
+    live = Live("qwen-code")
+    agent = {"user-agent": "QwenCode/0.24.4 (linux; x64)"}
+    question = "You are the component that summarizes a conversation when its context window is about to overflow."
+    for prompt in ("You are Qwen Code, x", "You are a helper"):
+        hints, reply = live.ask(asked(system(prompt), TASK, headers=agent), CALL)
+        body = {"messages": [{"role": "user", "content": [{"type": "text", "text": question}]}]}
+        history = (system(prompt), TASK, reply, Message("tool", "a", call_id=reply.calls[0].id))
+        asking = asked(*history, Message("user", question), headers=agent, body=body)
+        assert live.ask(asking)[0] == Hints("compaction", hints.thread)
+
+
 def test_openhands_has_its_root_session_in_the_body_or_else_its_first_system_prompt() -> None:
     chat = Live("openhands")
     for own, thread in (("a", MAIN), ("b", "b"), ("a", MAIN)):
