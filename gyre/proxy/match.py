@@ -21,6 +21,8 @@ Signature = tuple[tuple[tuple[str, str], ...], str]
 """Ids and names of calls, as a sorted set, and the stripped text."""
 _WALKS = 8
 """Walks remembered: as many conversations may take turns without being walked from their roots."""
+_ROOTS = 32
+"""Roots found again without digesting them: more are met where a system prompt changes with each call."""
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -115,6 +117,7 @@ class Roots:
                 return digest
         digest = root_cursor(messages, tools)
         self._seen.append((offered, leading, digest))
+        del self._seen[:-_ROOTS]
         return digest
 
 

@@ -1,6 +1,8 @@
 """What of a client's history is what was said, and what is the client's own."""
 
+import weakref
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,6 +10,7 @@ from gyre.core import tree as trees
 from gyre.proxy import anthropic_history, responses_history
 from gyre.proxy.adapters.generic import Generic
 from gyre.proxy.exchange import Asked
+from gyre.proxy.match import Roots, root_cursor
 from gyre.proxy.normalise import Message, ToolCall, messages_of
 from gyre.proxy.paths import WORTH_SHARING
 from gyre.proxy.recall import Recall
@@ -197,3 +200,19 @@ def test_a_list_that_grew_shorter_and_longer_again_is_read_right() -> None:
     for size in (200, 63, 64, 65, 5, 130, 128, 200):
         items = [*range(4), *range(size, 2 * size)]
         assert recall(items) == [str(item) for item in items]
+
+
+class _Tool(dict[str, Any]):
+    """A tool that tells whether it is kept."""
+
+
+def test_a_system_prompt_that_changes_with_each_call_does_not_keep_each_calls_tools() -> None:
+    roots, kept = Roots(), []
+    asked = [([Message("system", f"It is {number} o'clock.")], {"name": "bash"}) for number in range(200)]
+    for messages, tool in asked:
+        offered = _Tool(tool)
+        kept.append(weakref.ref(offered))
+        assert roots.of(messages, (offered,)) == root_cursor(messages, (tool,))
+        del offered
+    assert sum(each() is not None for each in kept) < 50
+    assert [roots.of(messages, (tool,)) for messages, tool in asked] == [root_cursor(m, (t,)) for m, t in asked]
