@@ -1,6 +1,7 @@
 """Sampled text becomes text and tool calls, whatever a policy writes."""
 
 import json
+import time
 from itertools import pairwise
 
 import pytest
@@ -160,3 +161,20 @@ def test_thoughts_are_split_from_what_is_said(text: str, opened: bool, expected:
     assert split(text, opened=opened) == expected
     assert opens("<|im_start|>assistant\n<think>\n")
     assert not opens("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>" * 20_000,
+        "<function=a>" * 20_000,
+        "<function=" * 20_000 + "</function>",
+        '<tool_call>{"name":"a","arguments":x' + " " * 20_000 + "y</tool_call>",
+        '{"name":"a","arguments":' + ("x" + " " * 50) * 2_000,
+    ],
+)
+def test_a_policy_that_says_one_thing_for_ever_holds_nobody_up(family: str, text: str) -> None:
+    began = time.process_time()
+    FAMILIES[family](text, ())
+    assert time.process_time() - began < 2.0

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from gyre.proxy.normalise import Json
 
-_BROKEN = re.compile(
-    r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(.*?)\s*\}?\s*', re.DOTALL
-)
+_BROKEN = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:')
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +39,8 @@ def read_call(body: str) -> tuple[str, str] | None:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        broken = _BROKEN.fullmatch(body)
-        return (broken.group(1), broken.group(2)) if broken else None
+        broken = _BROKEN.match(body)
+        return (broken.group(1), body[broken.end() :].rstrip().removesuffix("}").strip()) if broken else None
     return call_of(value)
 
 

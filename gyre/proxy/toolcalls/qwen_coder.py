@@ -11,18 +11,21 @@ from collections.abc import Sequence
 from gyre.proxy.normalise import Json
 from gyre.proxy.toolcalls.port import Found, compact
 
+_END = "</function>"
 _BLOCK = re.compile(
-    r"(?:<tool_call>\s*)?<function=([^>\s]+)>(.*?)</function>(?:\s*</tool_call>)?",
+    r"(?:<tool_call>\s*)?<function=([^<>\s]+)>(.*?)</function>(?:\s*</tool_call>)?",
     re.DOTALL,
 )
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^<>\s]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 
 
 def qwen_coder(text: str, tools: Sequence[Json]) -> list[Found]:
-    """Every closed function block."""
+    """Every closed function block. Behind the last end no beginning is looked for: a policy may say it for ever."""
+    _, end, rest = text.rpartition(_END)
+    stop = len(text) - len(rest.lstrip().removeprefix("</tool_call>")) if end else 0
     return [
         Found(block.start(), block.end(), block.group(1), _arguments(block.group(2), _types(block.group(1), tools)))
-        for block in _BLOCK.finditer(text)
+        for block in _BLOCK.finditer(text, 0, stop)
     ]
 
 
