@@ -138,6 +138,7 @@ def planned(clients: Sequence[str], scenarios: Sequence[str]) -> tuple[list[Case
     skipped: list[Result] = []
     for client in clients or known:
         why, commands = "", FOLDER
+        print(f"{client}: is installed, unless it is there", file=sys.stderr)
         try:
             commands = install(client, known[client])
         except Unavailable as error:
