@@ -18,6 +18,7 @@ from gyre.proxy.errors import HistoryUnrenderable, TemplateUnusable
 from gyre.proxy.normalise import Json
 
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+_REFUSALS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
 
 class ChatModel:
@@ -71,7 +72,7 @@ class ChatModel:
                 add_generation_prompt=generate,
                 **self._special,
             )
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        except _REFUSALS as error:
             detail = " ".join(str(error).split())[:200]
             raise HistoryUnrenderable(f"messages: the model's chat template refuses this history: {detail}") from error
 

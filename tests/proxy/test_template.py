@@ -139,3 +139,15 @@ def test_a_refusing_template_and_an_incomplete_folder_say_so_in_one_line(tmp_pat
         ChatModel.load(tmp_path / "m")
     with pytest.raises(TemplateUnusable, match="does not compile"):
         with_template(tmp_path / "m", "{% if %}")
+
+
+def test_a_template_that_goes_into_a_tools_depths_refuses_what_is_too_deep(tmp_path: Path) -> None:
+    text = (NANO / "chat_template.jinja").read_text()
+    walk = "{% macro walk(v) %}{% for k in v %}{{ k }}{{ walk(v[k]) }}{% endfor %}{% endmacro %}"
+    show = "{% for tool in tools or [] %}{{ walk(tool if 'a' in tool else {}) }}{% endfor %}"
+    template = with_template(tmp_path / "m", walk + show + text)
+    deep: dict[str, object] = {}
+    for _ in range(240):
+        deep = {"a": deep}
+    with pytest.raises(HistoryUnrenderable, match="recursion"):
+        template.whole((Message("user", "x"),), (deep,))
