@@ -70,7 +70,9 @@ class Stand:
             async for stored in stream:
                 for event in stored.commit.events if stored.commit else ():
                     if isinstance(event, RecordsSealed):
-                        return [record for _, record in await read_records(self.bus, execution, event.last_sequence)]
+                        found = await read_records(self.bus, execution, event.last_sequence)
+                        assert len(found) == event.count, f"{event.count} records sealed, {len(found)} read"
+                        return [record for _, record in found]
         raise AssertionError
 
 
