@@ -64,6 +64,8 @@ def digest(template: Template | None, tasks: Iterable[Task]) -> str:
             )
         for task in sorted(tasks, key=lambda task: task.name):
             found.update(_framed(task.name.encode(), str(task.verifier_timeout).encode()))
+            if template is not None and any("{instruction}" in word for word in template.words):
+                found.update(_framed(task.instruction.encode()))
             for path in sorted(path for path in task.tests.rglob("*") if path.is_file()):
                 mode = b"x" if path.stat().st_mode & 0o100 else b"-"
                 found.update(_framed(str(path.relative_to(task.tests)).encode(), mode + path.read_bytes()))

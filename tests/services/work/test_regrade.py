@@ -259,3 +259,14 @@ def test_a_digest_covers_the_command_its_files_and_every_test(run: Any) -> None:
         seen.append(digest(Template.parse("sh  ./judge.sh", run.folder), tasks))
     assert seen[::2] == seen[1::2]
     assert len(set(seen)) == 4
+
+
+def test_a_digest_covers_instructions_where_the_command_names_them(run: Any) -> None:
+    run.task("job", "exit 0")
+    seen = []
+    for words in ("Say yes.", "Say no."):
+        (run.folder / "tasks/train/job/instruction.md").write_text(words)
+        tasks = load_tasks(run.folder / "tasks/train")
+        seen.append([digest(Template.parse(line, run.folder), tasks) for line in ("judge {instruction}", "judge")])
+    assert seen[0][0] != seen[1][0]
+    assert seen[0][1] == seen[1][1]
