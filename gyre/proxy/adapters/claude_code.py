@@ -4,7 +4,7 @@ import re
 
 from gyre.core.leaves import MAIN
 from gyre.proxy.adapters.memory import Memory
-from gyre.proxy.adapters.port import Hints, agent, last_user_texts, named, texts, unchecked, unnamed
+from gyre.proxy.adapters.port import Hints, last_user_texts, named, texts, unchecked, unnamed, version_of
 from gyre.proxy.exchange import Asked
 
 CHECKED = ("2.1.220", "2.1.332")
@@ -23,12 +23,11 @@ class ClaudeCode:
 
     def recognises(self, asked: Asked) -> bool:
         """By its name or its session header."""
-        return bool(_VERSION.match(agent(asked))) or "x-claude-code-session-id" in asked.wire.headers
+        return bool(version_of(asked, _VERSION)) or "x-claude-code-session-id" in asked.wire.headers
 
     def hints(self, asked: Asked, memory: Memory) -> Hints:
         """Classify by headers, then by marks."""
-        found = _VERSION.match(agent(asked))
-        unknown = unchecked(found.group(1) if found else "", CHECKED)
+        unknown = unchecked(version_of(asked, _VERSION), CHECKED)
         thread = self._thread(asked, memory)
         if any(text.startswith(_COMPACTION) for text in last_user_texts(asked.wire.body)):
             return Hints("compaction", thread, unknown)

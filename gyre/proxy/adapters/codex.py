@@ -8,7 +8,7 @@ import orjson
 from gyre.core.leaves import MAIN
 from gyre.proxy.adapters.generic import Generic
 from gyre.proxy.adapters.memory import Memory
-from gyre.proxy.adapters.port import Hints, Kind, agent, named, unchecked
+from gyre.proxy.adapters.port import Hints, Kind, named, unchecked, version_of
 from gyre.proxy.exchange import Asked
 
 CHECKED = ("0.171.0",)
@@ -24,17 +24,16 @@ class Codex:
 
     def recognises(self, asked: Asked) -> bool:
         """By its metadata or its name."""
-        return _METADATA in asked.wire.headers or bool(_VERSION.match(agent(asked)))
+        return _METADATA in asked.wire.headers or bool(version_of(asked, _VERSION))
 
     def hints(self, asked: Asked, memory: Memory) -> Hints:
         """Classify by the metadata; without any, by comparison."""
         told = _metadata(asked)
         if not told:
             return Hints(*_pair(Generic().hints(asked, memory)), f"no {_METADATA}: compared with the first call")
-        found = _VERSION.match(agent(asked))
         kind, source = told.get("request_kind"), told.get("thread_source")
         known = _KINDS.get(kind) if isinstance(kind, str) else None
-        unknown = [unchecked(found.group(1) if found else "", CHECKED)]
+        unknown = [unchecked(version_of(asked, _VERSION), CHECKED)]
         unknown += [] if known else [f"request_kind {kind!r}"]
         unknown += [] if source in ("user", "subagent") else [f"thread_source {source!r}"]
         thread = MAIN

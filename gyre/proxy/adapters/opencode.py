@@ -4,7 +4,7 @@ import re
 
 from gyre.core.leaves import MAIN
 from gyre.proxy.adapters.memory import Memory, system_text
-from gyre.proxy.adapters.port import Hints, agent, named, unchecked
+from gyre.proxy.adapters.port import Hints, named, unchecked, version_of
 from gyre.proxy.exchange import Asked
 
 CHECKED = ("1.18.33",)
@@ -20,12 +20,11 @@ class OpenCode:
 
     def recognises(self, asked: Asked) -> bool:
         """By its name."""
-        return bool(_VERSION.match(agent(asked)))
+        return bool(version_of(asked, _VERSION))
 
     def hints(self, asked: Asked, memory: Memory) -> Hints:
         """Classify by session headers and system prompts."""
-        found = _VERSION.match(agent(asked))
-        unknown = unchecked(found.group(1) if found else "", CHECKED)
+        unknown = unchecked(version_of(asked, _VERSION), CHECKED)
         headers = asked.wire.headers
         own, parent = headers.get("x-session-id", ""), headers.get("x-parent-session-id", "")
         thread = named(own, parent, memory) if own and (parent or memory.thread(own)) else MAIN

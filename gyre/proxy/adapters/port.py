@@ -1,5 +1,6 @@
 """What an adapter is: a request and what is remembered in, kind and thread out."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -57,6 +58,12 @@ def unnamed(asked: Asked, memory: Memory) -> str:
 def agent(asked: Asked) -> str:
     """The client's User-Agent."""
     return asked.wire.headers.get("user-agent", "")
+
+
+def version_of(asked: Asked, pattern: re.Pattern[str]) -> str:
+    """The client's version: the first group of `pattern` at the beginning of its User-Agent; "" for another client."""
+    found = pattern.match(agent(asked))
+    return found.group(1) if found else ""
 
 
 def unchecked(version: str, checked: tuple[str, ...]) -> str:

@@ -4,7 +4,7 @@ import re
 
 from gyre.core.leaves import MAIN
 from gyre.proxy.adapters.memory import Memory, system_text
-from gyre.proxy.adapters.port import Hints, agent, last_user_texts, unchecked, unnamed
+from gyre.proxy.adapters.port import Hints, last_user_texts, unchecked, unnamed, version_of
 from gyre.proxy.exchange import Asked
 
 CHECKED = ("0.24.4",)
@@ -22,12 +22,11 @@ class QwenCode:
 
     def recognises(self, asked: Asked) -> bool:
         """By its name."""
-        return bool(_VERSION.match(agent(asked)))
+        return bool(version_of(asked, _VERSION))
 
     def hints(self, asked: Asked, memory: Memory) -> Hints:
         """Classify by system prompts."""
-        found = _VERSION.match(agent(asked))
-        unknown = unchecked(found.group(1) if found else "", CHECKED)
+        unknown = unchecked(version_of(asked, _VERSION), CHECKED)
         system = system_text(asked.messages)
         asks = any(text.startswith(_SUMMARY) for text in last_user_texts(asked.wire.body))
         if asks or system.startswith(_SUMMARY):
