@@ -9,32 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationError, model_validator
 
 from gyre.config_file import problems_of, read_table
+from gyre.config_schedule import CellsSection, ScheduleSection, check_placement
+from gyre.config_section import Count, NotNegative, Positive, Section, Whole, refuse
 from gyre.core.plan import Plan
 from gyre.errors import ConfigError
 
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 TaskSource = Annotated[str, Field(min_length=1)]
-ROUNDING = 1e-9  # of products such as phi * B
 _BEFORE: dict[str, dict[str, Any]] = {"packing": {"share_prefixes": False}}
 """Of keys whose default is not what was done before they came: a recorded run must decide as it did."""
-
-
-def _refuse(key: str, value: object, rule: str) -> PydanticCustomError:
-    return PydanticCustomError("rule", "{rule}", {"key": key, "value": repr(value), "rule": rule})
-
-
-class Section(BaseModel):
-    """A table of the file: frozen, and closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, use_attribute_docstrings=True)
 
 
 class RunSection(Section):
@@ -73,65 +59,7 @@ class TasksSection(Section):
                 continue
             if len(parts) != 3 or not parts[1].isdecimal() or int(parts[1]) < 1 or parts[2] not in ("train", "heldout"):  # noqa: PLR2004
                 rule = "write words:<count>:<split>, count at least 1 and split train or heldout"
-                raise _refuse(f"tasks.{key}", source, rule)
-        return self
-
-
-class ScheduleSection(Section):
-    """When executions are dispatched and cells change roles (design §6)."""
-
-    kind: str = "elastic"
-    """Placement policy: "elastic" moves cells one by one as the waterlevel falls."""
-    groups: Count = 4
-    """Groups consumed by one optimizer update, B."""
-    executions: Annotated[int, Field(ge=2)] = 8
-    """Executions in a group, N; one alone has nothing to be compared with."""
-    phi: NotNegative = 0.5
-    """Groups dispatched ahead of the burst's own, in units of B; phi * B must be whole."""
-    mu: Count = 2
-    """Optimizer updates between two weight publications (a burst)."""
-    rho_min: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.5
-    """Share of B that must be ready and unassigned before a cell may go to training, in (0, 1]."""
-    tau_seconds: NotNegative = 1.0
-    """How long that supply must have held without a break, seconds."""
-    oversample: int = 0
-    """Executions dispatched beyond N in each group; only 0 is supported."""
-    order_seed: Whole | None = None
-    """Seed of the order of tasks; unset: the run's seed."""
-
-    @model_validator(mode="after")
-    def _schedule_can_be_kept(self) -> Self:
-        if self.kind != "elastic":
-            raise _refuse("schedule.kind", self.kind, 'only "elastic" is available; colocate and async are not')
-        if self.oversample != 0:
-            raise _refuse("schedule.oversample", self.oversample, "oversampling is not available; set it to 0")
-        extra = self.phi * self.groups
-        if abs(extra - round(extra)) > ROUNDING:
-            rule = f"phi * groups must be a whole number of groups, found {self.phi} * {self.groups} = {extra:g}"
-            raise _refuse("schedule.phi", self.phi, rule)
-        return self
-
-
-class CellsSection(Section):
-    """The cells that serve rollouts and train."""
-
-    count: Count = 2
-    """Elastic cells, K: each can serve rollouts or hold one full training replica."""
-    concurrency: Count = 16
-    """Executions that one cell serves at a time, C_e."""
-    threads: Count = 1
-    """CPU threads of one cell's engine and trainer."""
-    heartbeat_seconds: Positive = 1.0
-    """Time between two heartbeats of a cell, seconds."""
-    lost_after_seconds: Positive = 15.0
-    """Silence after which a cell is lost, seconds; at least three heartbeats."""
-
-    @model_validator(mode="after")
-    def _a_late_heartbeat_is_no_death(self) -> Self:
-        least = 3 * self.heartbeat_seconds
-        if self.lost_after_seconds < least:
-            rule = f"must be at least 3 * cells.heartbeat_seconds = {least:g}"
-            raise _refuse("cells.lost_after_seconds", self.lost_after_seconds, rule)
+                raise refuse(f"tasks.{key}", source, rule)
         return self
 
 
@@ -153,7 +81,7 @@ class RolloutSection(Section):
     def _an_answer_fits_the_context(self) -> Self:
         if self.context_tokens <= self.max_tokens:
             rule = f"must exceed rollout.max_tokens = {self.max_tokens}, or no prompt fits"
-            raise _refuse("rollout.context_tokens", self.context_tokens, rule)
+            raise refuse("rollout.context_tokens", self.context_tokens, rule)
         return self
 
 
@@ -213,7 +141,7 @@ class ObjectiveSection(Section):
     def _bounds_hold_one(self) -> Self:
         if not self.ratio_low <= 1 <= self.ratio_high:
             rule = f"ratio_low <= 1 <= ratio_high must hold, found ratio_high = {self.ratio_high}"
-            raise _refuse("objective.ratio_low", self.ratio_low, rule)
+            raise refuse("objective.ratio_low", self.ratio_low, rule)
         return self
 
 
@@ -248,7 +176,7 @@ class PackingSection(Section):
     def _a_row_fits_a_micro_step(self) -> Self:
         if self.row_tokens > self.micro_step_tokens:
             rule = f"must not exceed packing.micro_step_tokens = {self.micro_step_tokens}"
-            raise _refuse("packing.row_tokens", self.row_tokens, rule)
+            raise refuse("packing.row_tokens", self.row_tokens, rule)
         return self
 
 
@@ -293,12 +221,17 @@ class Config(Section):
     bus: BusSection = BusSection()
 
     @model_validator(mode="after")
+    def _cells_can_keep_the_schedule(self) -> Self:
+        check_placement(self.schedule, self.cells)
+        return self
+
+    @model_validator(mode="after")
     def _a_trajectory_fits_a_row(self) -> Self:
         if self.packing.row_tokens < self.rollout.context_tokens:
             rule = (
                 f"must be at least rollout.context_tokens = {self.rollout.context_tokens}, or a trajectory fits no row"
             )
-            raise _refuse("packing.row_tokens", self.packing.row_tokens, rule)
+            raise refuse("packing.row_tokens", self.packing.row_tokens, rule)
         return self
 
     @classmethod
@@ -348,6 +281,13 @@ class Config(Section):
             tasks=tuple(tasks),
             seed=self.run.seed,
             order_seed=self.run.seed if schedule.order_seed is None else schedule.order_seed,
+            standalone=self.cells.standalone,
             evaluation_every=self.evaluation.every,
             evaluation_episodes=self.evaluation.episodes,
+            kind=schedule.kind,
+            stream=schedule.stream,
+            dispatching=schedule.dispatch,
+            launch_order=schedule.launch_order,
+            oversample=schedule.oversample,
+            trainers=self.cells.trainers,
         )

@@ -76,8 +76,6 @@ def test_values_out_of_range_are_refused_with_key_value_and_rule(override: str, 
     ("override", "line"),
     [
         ("schedule.phi=0.3", "schedule.phi = 0.3: phi * groups must be a whole number of groups, found 0.3 * 4 = 1.2"),
-        ("schedule.kind=async", "schedule.kind = 'async': only \"elastic\" is available; colocate and async are not"),
-        ("schedule.oversample=2", "schedule.oversample = 2: oversampling is not available; set it to 0"),
         ("packing.row_tokens=9000", "packing.row_tokens = 9000: must not exceed packing.micro_step_tokens = 8192"),
         ("packing.row_tokens=100", "packing.row_tokens = 100: must be at least rollout.context_tokens = 2048"),
         ("rollout.context_tokens=256", "rollout.context_tokens = 256: must exceed rollout.max_tokens = 256"),

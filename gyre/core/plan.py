@@ -4,9 +4,14 @@ import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
+from typing import Literal
 
 ROUNDING = 1e-9  # of products such as rho_min * B
 SEED_BITS = 31  # fits the seed of any engine
+
+Kind = Literal["elastic", "async", "colocate"]
+Dispatching = Literal["boundary", "continuous"]
+LaunchOrder = Literal["fifo", "longest_predicted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,18 @@ class Plan:
     """Updates between evaluations; 0: only before the first and after the last."""
     evaluation_episodes: int = 0
     """Episodes of one evaluation; 0: no evaluation at all."""
+    kind: Kind = "elastic"
+    """Placement policy: cells move one by one, are split for good, or switch all together."""
+    stream: bool = True
+    """Train on groups as they become ready; False: a burst begins once all of its groups are ready."""
+    dispatching: Dispatching = "boundary"
+    """Groups are dispatched after each publication, or one by one as others become ready."""
+    launch_order: LaunchOrder = "fifo"
+    """The oldest queued execution first, or the one whose task has taken longest so far."""
+    oversample: int = 0
+    """s: executions dispatched beyond N in each group; what is left once N are valid is cancelled."""
+    trainers: int = 0
+    """Under "async" alone: cells 0..trainers-1 train for good, the other cells only serve."""
 
     @property
     def total_groups(self) -> int:
