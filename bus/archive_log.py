@@ -44,12 +44,13 @@ class ArchiveLog:
         """Let go of the file."""
         self._file.close()
 
-    async def read(self, after: int = 0, filter: str = "") -> AsyncGenerator[Stored, None]:  # noqa: A002
-        """Everything stored after a sequence, in order; ends with the archive. An empty filter means all subjects."""
+    async def read(self, after: int = 0, *filters: str) -> AsyncGenerator[Stored, None]:
+        """Everything stored after a sequence, in order; ends with the archive. See `Log`."""
+        wanted = subjects.wanted(filters)
         for sequence in range(after + 1, len(self._subjects) + 1):
             if sequence % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-            if not filter or subjects.matches(filter, self._subjects[sequence - 1]):
+            if subjects.under(wanted, self._subjects[sequence - 1]):
                 yield self._stored(sequence)
 
     async def last(self, filter: str) -> Stored | None:  # noqa: A002

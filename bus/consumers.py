@@ -74,10 +74,11 @@ class SnapshotFile(Generic[State]):
 
 
 class Projection(Generic[State]):
-    """A fold over a whole log that remembers how far it got.
+    """A fold over a log that remembers how far it got.
 
-    Feed it every message of the log in order (`Log.read(projection.sequence)`): what no model accepts is stepped over,
-    what was folded before is ignored.
+    Feed it every message in order (`Log.read(projection.sequence)`): what no model accepts is stepped over, what was
+    folded before is ignored. Of a whole log the next sequence alone will do; under filters the reader vouches that none
+    is missing.
     """
 
     def __init__(
@@ -87,21 +88,24 @@ class Projection(Generic[State]):
         file: SnapshotFile[State] | None = None,
         every: int = 1000,
         seconds: float = 0.0,
+        *,
+        whole: bool = True,
     ) -> None:
-        """Begin at the file's snapshot, or at nothing; save after so many messages, but not twice in `seconds`.
+        """Begin at the file's snapshot, or at nothing; save after so many sequences, but not twice in `seconds`.
 
         A save waits for the disk: one a second keeps a tail that is being caught up with from waiting dozens of times.
         """
         kept = file.load() if file else None
         self.state, self.sequence = kept or (initial, 0)
         self._evolve, self._file, self._every, self._seconds = evolve, file, every, seconds
+        self._whole = whole
         self._saved, self._saved_at = self.sequence, time.monotonic()
 
     def feed(self, stored: Stored) -> bool:
-        """Fold one message; False when it was folded before. `SequenceGap` when it is not the next one."""
+        """Fold one message; False when it was folded before. `SequenceGap` when a whole log's next one is missing."""
         if stored.sequence <= self.sequence:
             return False
-        if stored.sequence != self.sequence + 1:
+        if self._whole and stored.sequence != self.sequence + 1:
             raise SequenceGap(f"sequence {stored.sequence}: expected {self.sequence + 1}; read from there")
         if stored.commit is not None:
             for event in stored.commit.events:

@@ -64,12 +64,14 @@ class JetStreamLog:
             return winner[0]
         raise Conflict(expect.filter, expect.sequence, found) from None
 
-    async def read(self, after: int = 0, filter: str = "") -> AsyncGenerator[Stored, None]:  # noqa: A002
+    async def read(self, after: int = 0, *filters: str) -> AsyncGenerator[Stored, None]:
         """See `Log`."""
-        blobs, messages = self._blobs, reader.chunks(self._link, self._stream, after, filter)
+        wanted = subjects.wanted(filters)
+        one = wanted[0] if len(wanted) == 1 else ""  # several at once cost a server more than sending everything
+        blobs, messages = self._blobs, reader.chunks(self._link, self._stream, after, one)
         async with contextlib.aclosing(messages):
             async for chunk in messages:
-                for raw in chunk:
+                for raw in chunk if one or not wanted else [raw for raw in chunk if subjects.under(wanted, raw[1])]:
                     yield await decode(*raw, blobs) if codec.is_stub(raw[2]) else codec.decode(*raw, blobs)
 
     async def last(self, filter: str) -> Stored | None:  # noqa: A002

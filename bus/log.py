@@ -34,11 +34,12 @@ class Expect:
 class ReadLog(Protocol):
     """One stream of a run for those who only read it: on a server, in memory or in an archive."""
 
-    def read(self, after: int = 0, filter: str = "") -> AsyncGenerator[Stored, None]:  # noqa: A002
+    def read(self, after: int = 0, *filters: str) -> AsyncGenerator[Stored, None]:
         """Everything stored after a sequence, in order and each once, then the live tail (of an archive: its end).
 
-        Lost connections, restarts and gaps renew the session inside. An empty filter means all subjects, and then the
-        sequences are consecutive. Raises `NoStream`, or `LogDamaged` where a sequence is missing for good.
+        Lost connections, restarts and gaps renew the session inside. Several filters (which must not overlap) give
+        what lies under any of them; without one, or with an empty one, all subjects are meant, and then the sequences
+        are consecutive. Raises `NoStream`, or `LogDamaged` where a sequence is missing for good.
         """
 
     async def last(self, filter: str) -> Stored | None:  # noqa: A002

@@ -49,10 +49,10 @@ class MemoryStream:
                 return sequence
         return 0
 
-    def next(self, after: int, filter: str) -> int:  # noqa: A002
-        """The first sequence after this one under a filter; 0 for none."""
+    def next(self, after: int, filters: tuple[str, ...]) -> int:
+        """The first sequence after this one under one of the filters (none: any subject); 0 for none."""
         for sequence in range(after + 1, len(self.messages) + 1):
-            if not filter or subjects.matches(filter, self.messages[sequence - 1][0]):
+            if subjects.under(filters, self.messages[sequence - 1][0]):
                 return sequence
         return 0
 
@@ -134,15 +134,16 @@ class MemoryLog:
         found = self._stream.last(expect.filter)
         if found == expect.sequence:
             return self._broker.store(self._run, subject, data)
-        winner = self._stream.next(expect.sequence, expect.filter)
+        winner = self._stream.next(expect.sequence, (expect.filter,))
         if winner and codec.commit_id(self._stream.messages[winner - 1][1]) == commit.commit:
             return winner
         raise Conflict(expect.filter, expect.sequence, found)
 
-    async def read(self, after: int = 0, filter: str = "") -> AsyncGenerator[Stored, None]:  # noqa: A002
+    async def read(self, after: int = 0, *filters: str) -> AsyncGenerator[Stored, None]:
         """See `Log`."""
+        wanted = subjects.wanted(filters)
         while True:
-            sequence = self._stream.next(after, filter)
+            sequence = self._stream.next(after, wanted)
             if sequence:
                 after = sequence
                 yield self._decoded(sequence)

@@ -102,10 +102,29 @@ def matches(filter: str, subject: str) -> bool:  # noqa: A002 (the word of the L
     return _pattern(filter).fullmatch(subject) is not None
 
 
+def wanted(filters: tuple[str, ...]) -> tuple[str, ...]:
+    """The filters of a reading; none where one of them is empty, which means all subjects."""
+    return filters if all(filters) else ()
+
+
+def under(filters: tuple[str, ...], subject: str) -> bool:
+    """Whether a subject lies under one of the `wanted` filters, or there are none."""
+    return not filters or _any(filters).fullmatch(subject) is not None
+
+
 @lru_cache(maxsize=4096)
 def _pattern(filter: str) -> re.Pattern[str]:  # noqa: A002
+    return re.compile(_expression(filter))
+
+
+@lru_cache(maxsize=256)
+def _any(filters: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(_expression, filters)))
+
+
+def _expression(filter: str) -> str:  # noqa: A002
     tokens = {"*": r"[^.]+", ">": r".+"}
-    return re.compile(r"\.".join(tokens.get(token, re.escape(token)) for token in filter.split(".")))
+    return r"\.".join(tokens.get(token, re.escape(token)) for token in filter.split("."))
 
 
 def _join(*tokens: str | int) -> str:

@@ -55,6 +55,19 @@ async def test_a_filter_lets_through_its_subjects_only(world: World) -> None:
     assert [stored.sequence for stored in await take(bus.ev, 1, after=2, filter="ev.r.*.there")] == [4]
 
 
+async def test_several_filters_give_what_lies_under_any_of_them_in_order(world: World) -> None:
+    bus = await world.open()
+    for place in (HERE, THERE, "ev.r.other.place.deep", HERE, "ev.r.other.elsewhere"):
+        await bus.ev.append(place, said())
+    async with aclosing(bus.ev.read(0, THERE, "ev.r.other.place.>", "ev.r.other.elsewhere")) as messages:
+        found = [(await asyncio.wait_for(anext(messages), 10)).sequence for _ in range(3)]
+        late = await bus.ev.append(THERE, said())
+        assert (await asyncio.wait_for(anext(messages), 10)).sequence == late
+    assert found == [2, 3, 5]
+    async with aclosing(bus.ev.read(3, "", THERE)) as messages:  # an empty one means all
+        assert (await asyncio.wait_for(anext(messages), 10)).sequence == 4
+
+
 async def test_readers_do_not_disturb_each_other(world: World) -> None:
     bus = await world.open()
     await asyncio.gather(*(bus.ev.append(HERE, said()) for _ in range(300)))
