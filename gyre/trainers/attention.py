@@ -71,7 +71,8 @@ def _attend(
             keys, values = key[:, :, own], value[:, :, own]
         else:
             keys, values = key.index_select(2, run.path), value.index_select(2, run.path)
-        parts.append(attend(module, query[:, :, own], keys, values, run.mask, **more)[0])
+        hidden = None if run.mask is None else run.mask.to(query.dtype)
+        parts.append(attend(module, query[:, :, own], keys, values, hidden, **more)[0])
     return torch.cat(parts, 1), None
 
 

@@ -103,7 +103,8 @@ def target_log_probs(model: Any, row: RowTensors, temperature: float) -> Tensor:
 
 
 def _log_probs(head: nn.Module, states: Tensor, tokens: Tensor, temperature: float) -> Tensor:
-    logits: Tensor = head(states).float() / temperature  # (u, V)
+    raw: Tensor = head(states)
+    logits = raw.to(torch.promote_types(raw.dtype, torch.float32)) / temperature  # (u, V)
     return logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(1)
 
 

@@ -40,6 +40,10 @@ class ReductionFailed(TrainerError):
     """The sum did not come about in time. Accumulators are intact: open the reduction again under a new epoch."""
 
 
+class LedgerBroken(TrainerError):
+    """What the members hold is not what the reduction froze: a defect. Nothing was summed; the step must be redone."""
+
+
 class FencedOut(TrainerError):
     """The reduction was opened without this process: zero the accumulator and say ContributionDiscarded."""
 
@@ -77,7 +81,7 @@ class Trainer(Protocol):
 
     @property
     def gradient(self) -> "Tensor":
-        """(P,) float32: the sum over the micro-steps since `zero`. The accumulator itself, not a copy: don't write.
+        """(P,) like the parameters: the sum over the micro-steps since `zero`. The accumulator itself: don't write.
 
         Raises `AccumulatorSpoilt`.
         """
@@ -108,5 +112,5 @@ class Trainer(Protocol):
         ...
 
     def release(self) -> None:
-        """Free the accumulator while the cell serves rollouts; `load`, `restore` or `zero` bring it back, zeroed."""
+        """Free parameters, accumulator and optimizer state while the cell serves; `load` or `restore` bring them in."""
         ...

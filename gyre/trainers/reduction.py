@@ -6,13 +6,14 @@ the same event, so they all reuse or all form.
 """
 
 import hashlib
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, distributed
+from torch import Tensor, distributed, tensor
 
-from gyre.trainers.port import FencedOut, ReductionFailed
+from gyre.trainers.port import FencedOut, LedgerBroken, ReductionFailed
 from schemas.training import ReductionOpened
 
 _Gloo: Any = distributed.ProcessGroupGloo  # the part used here is published without types
@@ -41,9 +42,9 @@ class Reducer:
 
         Args:
             opened: whom to wait for.
-            gradient: (P,) float32, this member's accumulator. It is copied and stays as it is, whatever happens.
+            gradient: (P,) this member's accumulator. It is copied and stays as it is, whatever happens.
         Returns:
-            (P,) float32, a new tensor.
+            (P,) of the same type, a new tensor.
         Raises:
             FencedOut: this process is not a member.
             ReductionFailed: a member did not come or was lost on the way; names step, epoch and members.
@@ -83,3 +84,31 @@ class Reducer:
         options._timeout = self._timeout  # noqa: SLF001
         options._devices = [_Gloo.create_device(hostname=self._host)]  # noqa: SLF001
         return _Gloo(store, rank, len(opened.members), options)
+
+
+def checked_sum(reducer: Reducer, opened: ReductionOpened, gradient: Tensor, held: Mapping[int, int]) -> Tensor:
+    """The members' gradients summed, once what they hold is found to be what was frozen, each once (design §8).
+
+    Before the gradients, the members sum their accounts: for each contribution whether the accumulator holds it, under
+    the claim named, and in one more place how much else it holds.
+
+    Args:
+        reducer: this member's.
+        opened: what was frozen.
+        gradient: (P,) this member's accumulator.
+        held: micro-step -> claim of what is in that.
+    Returns:
+        (P,), the same at every member.
+    Raises:
+        LedgerBroken: at every member; names step, epoch and the first difference.
+        FencedOut, ReductionFailed: see `Reducer.sum`.
+    """
+    mine = [float(held.get(each.micro_step) == each.claim) for each in opened.contributions]
+    *counts, more = (int(each) for each in reducer.sum(opened, tensor([*mine, len(held) - sum(mine)])).tolist())
+    where = f"step {opened.step} epoch {opened.epoch}"
+    for each, count in zip(opened.contributions, counts, strict=True):
+        if count != 1:
+            raise LedgerBroken(f"{where}: micro-step {each.micro_step} is in the members' gradients {count} times")
+    if more:
+        raise LedgerBroken(f"{where}: the members' gradients hold {more} micro-steps that the reduction does not name")
+    return reducer.sum(opened, gradient)

@@ -1,4 +1,4 @@
-"""The trainer on one machine: a causal language model of transformers in float32, its gradient in one flat accumulator.
+"""The trainer on one machine: a causal language model of transformers, its gradient in one flat accumulator.
 
 Rows run one after another, so that memory is that of the longest row, not of the micro-step; of long rows some decoder
 layers are computed again in the backward pass. What a row's segments have in common is computed once. Each target's
@@ -27,7 +27,7 @@ class TorchTrainer:
     """Implements `gyre.trainers.port.Trainer`.
 
     Args:
-        model: float32, on the CPU, in eval mode (dropout would give each cell another gradient).
+        model: float32 (float64 works too), on the CPU, in eval mode: dropout would give each cell another gradient.
         temperature: the rollout's, above 0.
         settings: the objective.
         adam: the optimizer; its state is made when first needed, which is on the core.
@@ -58,6 +58,7 @@ class TorchTrainer:
         self._adam_settings = adam
         self._adam: Adam | None = None
         self._parameters = dict(model.named_parameters())
+        self._shapes = {name: each.shape for name, each in self._parameters.items()}
         self._share_prefixes = share_prefixes
         self._recompute = Recompute(model, activation_bytes)
         self._flat: Tensor | None = None
@@ -72,6 +73,7 @@ class TorchTrainer:
     def load(self, weights: Path) -> None:
         """See the port."""
         found = load_tensors(weights)
+        self._hold()
         state, tied = file_state(self._model)
         refuse_misfit(state, {name: each for name, each in found.items() if name not in tied}, str(weights))
         with torch.no_grad():
@@ -86,9 +88,10 @@ class TorchTrainer:
 
     def release(self) -> None:
         """See the port."""
-        self._flat = None
+        self._flat = self._adam = None
         for parameter in self._parameters.values():
             parameter.grad = None
+            parameter.data = parameter.data.new_empty(0)
 
     def apply(self, reduced: Tensor) -> Applied:
         """See the port."""
@@ -102,6 +105,7 @@ class TorchTrainer:
     def restore(self, weights: Path, optimizer: Path) -> None:
         """See the port."""
         state = load_tensors(optimizer)
+        self._hold()
         refuse_misfit(self._optimizer().state(), state, str(optimizer))
         self.load(weights)
         self._optimizer().restore(state)
@@ -182,10 +186,17 @@ class TorchTrainer:
         if slope.any():  # a row that is masked throughout, or without advantage, costs no backward pass
             log_pi.backward(slope)  # type: ignore[no-untyped-call]
 
+    def _hold(self) -> None:
+        """Have room for the parameters again, after `release`."""
+        for name, parameter in self._parameters.items():
+            if parameter.shape != self._shapes[name]:
+                parameter.data = parameter.data.new_empty(self._shapes[name])
+
     def _accumulator(self) -> Tensor:
         """The flat gradient, (P,); each parameter's `grad` is a view into it, which autograd adds to in place."""
         if self._flat is None:
-            self._flat = torch.zeros(sum(each.numel() for each in self._parameters.values()))
+            kind = next(iter(self._parameters.values())).dtype
+            self._flat = torch.zeros(sum(each.numel() for each in self._parameters.values()), dtype=kind)
             parts = torch.split(self._flat, [each.numel() for each in self._parameters.values()])
             for parameter, part in zip(self._parameters.values(), parts, strict=True):
                 parameter.grad = part.view_as(parameter)

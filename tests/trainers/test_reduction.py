@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gyre.trainers.port import FencedOut, ReductionFailed
-from gyre.trainers.reduction import Reducer
-from schemas.training import ReductionOpened
+from gyre.trainers.port import FencedOut, LedgerBroken, ReductionFailed
+from gyre.trainers.reduction import Reducer, checked_sum
+from schemas.training import Contribution, ReductionOpened
 
 GRADIENTS = [torch.tensor([1.0, -2.0, 0.5]), torch.tensor([10.0, 20.0, 30.0]), torch.tensor([100.0, 0.0, 1.0])]
 
@@ -79,3 +79,34 @@ def test_who_is_not_named_with_its_instance_is_fenced_out(reducers: list[Reducer
         reducers[2].sum(opened(1, 1, 0, 1), GRADIENTS[2])
     with pytest.raises(FencedOut, match="cell 1 as reborn is not among"):
         Reducer(tmp_path, 1, "reborn", timeout_seconds=2).sum(opened(1, 1, 0, 1), GRADIENTS[1])
+
+
+def checked(reducers: list[Reducer], *held: dict[int, int]) -> list[Future[Tensor]]:
+    """Cells 0 and 1 sum three frozen micro-steps, of which they say that they hold these, under these claims."""
+    frozen = [(0, 0, 11), (1, 1, 12), (2, 0, 13)]
+    contributions = tuple(Contribution(micro_step=place, cell=cell, claim=claim) for place, cell, claim in frozen)
+    event = opened(1, 1, 0, 1).model_copy(update={"contributions": contributions})
+    with ThreadPoolExecutor(2) as threads:
+        return [threads.submit(checked_sum, reducers[each], event, GRADIENTS[each], held[each]) for each in (0, 1)]
+
+
+def test_gradients_are_summed_once_the_members_hold_each_frozen_micro_step_once(reducers: list[Reducer]) -> None:
+    for each in checked(reducers, {0: 11, 2: 13}, {1: 12}):
+        assert each.result().tolist() == [11.0, 18.0, 30.5]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wrong"),
+    [
+        ({0: 11}, {1: 12}, "micro-step 2 is in the members' gradients 0 times"),
+        ({0: 11, 2: 13}, {1: 12, 2: 13}, "micro-step 2 is in the members' gradients 2 times"),
+        ({0: 9, 2: 13}, {1: 12}, "micro-step 0 is in the members' gradients 0 times"),
+        ({0: 11, 2: 13}, {1: 12, 5: 14}, "hold 1 micro-steps that the reduction does not name"),
+    ],
+)
+def test_a_sum_of_anything_else_is_refused_at_every_member(
+    reducers: list[Reducer], first: dict[int, int], second: dict[int, int], wrong: str
+) -> None:
+    for each in checked(reducers, first, second):
+        with pytest.raises(LedgerBroken, match=f"step 1 epoch 1: .*{wrong}"):
+            each.result()

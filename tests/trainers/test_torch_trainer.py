@@ -89,14 +89,32 @@ def test_another_models_weights_are_refused_and_nothing_changes(tmp_path: Path, 
     assert torch.equal(trainer.gradient, before)
 
 
-def test_a_released_accumulator_comes_back_empty(parts: list[Segment]) -> None:
+def test_a_released_trainer_holds_nothing_and_comes_back_empty(parts: list[Segment], tmp_path: Path) -> None:
     trainer = batch.trainer()
+    saved = trainer.save(tmp_path)
     trainer.micro_step(micro_step([parts]))
     before = trainer.gradient.clone()
     trainer.release()
-    assert not any(each.grad is not None for each in trainer._model.parameters())
+    assert not any(each.numel() or each.grad is not None for each in trainer._model.parameters())
+    trainer.load(tmp_path / saved.weights.address)
     trainer.micro_step(micro_step([parts]))
     assert torch.equal(trainer.gradient, before)
+
+
+def test_a_released_optimizer_comes_back_as_it_was_saved(parts: list[Segment], tmp_path: Path) -> None:
+    trainers = [batch.trainer() for _ in range(2)]
+    saved = []
+    for trainer in trainers:
+        for _ in range(2):
+            trainer.micro_step(micro_step([parts]))
+            trainer.apply(trainer.gradient.clone())
+            trainer.zero()
+            files = trainer.save(tmp_path)
+            if trainer is trainers[0]:
+                trainer.release()
+                trainer.restore(tmp_path / files.weights.address, tmp_path / files.optimizer.address)
+        saved.append(files)
+    assert saved[0] == saved[1]
 
 
 def test_executions_without_advantage_are_measured_and_train_nothing(parts: list[Segment]) -> None:
