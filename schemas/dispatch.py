@@ -12,7 +12,7 @@ Stage = Literal["setup", "agent", "closing"]
 
 
 class GroupDispatched(Model):
-    """Said by `scheduler`: N executions of one query are about to be dispatched."""
+    """Said by `scheduler`: N executions of one query, and perhaps a surplus, are about to be dispatched."""
 
     type: Literal["GroupDispatched"] = "GroupDispatched"
     v: Literal[1] = 1
@@ -23,6 +23,9 @@ class GroupDispatched(Model):
     version: NonNegativeInt
     """Published policy version at dispatch (v_d)."""
     executions: PositiveInt
+    """N: so many are trained on."""
+    surplus: NonNegativeInt = 0
+    """Executions beyond N: what is left once N are validly scored is cancelled."""
 
 
 class ExecutionDispatched(Model):

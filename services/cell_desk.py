@@ -30,7 +30,8 @@ class Desk:
     def __init__(self, place: Place, bus: BusPort, index: int) -> None:
         """Nothing was heard or said."""
         self.place, self.bus, self.index = place, bus, index
-        self.view = View(steps=place.config.run.steps, burst=place.config.schedule.mu)
+        config = place.config
+        self.view = View(steps=config.run.steps, burst=config.schedule.mu, trainers=config.cells.trainers)
         self.held = Held(index, place.instance, engine_version=-1, trainer_version=-1)
         self.sequence = 0
         self._said = 0

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from gyre.config import Config
-from gyre.core.staleness import boundary_mean, expected_mean
+from gyre.core.plan import Plan
+from gyre.core.staleness import boundary_mean, continuous_mean, expected_mean
 from gyre.tasks.folder import Task
 from services.preflight import preflight
 from services.setup import HELDOUT_SEED, copy_tasks
@@ -17,16 +18,43 @@ def check_config(config: Config) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         train = copy_tasks(config.tasks.train, Path(folder) / "train", config.run.seed)
         heldout = copy_tasks(config.tasks.heldout, Path(folder) / "heldout", HELDOUT_SEED)
-        schedule = config.schedule
+        plan = config.plan([task.name for task in train])
+        expected = expected_staleness(config)
         return {
             "model": config.model.path,
             "train_tasks": len(train),
             "heldout_tasks": len(heldout),
-            "executions": config.run.steps * schedule.groups * schedule.executions,
+            "executions": plan.total_groups * plan.size,
             "longest_execution": _longest(train),
-            "staleness": round(expected_mean(config.run.steps, schedule.groups, schedule.phi, schedule.mu), 4),
-            "staleness_long_run": boundary_mean(schedule.phi, schedule.mu),
+            "staleness": None if expected is None else round(expected, 4),
+            "staleness_long_run": _long_run(plan),
+            "warnings": _warnings(config, plan),
         }
+
+
+def expected_staleness(config: Config) -> float | None:
+    """Mean over the groups of the whole run, training steps; None where it hangs on when groups become ready."""
+    schedule = config.schedule
+    if schedule.dispatch == "continuous":
+        return None
+    return expected_mean(config.run.steps, schedule.groups, schedule.phi, schedule.mu)
+
+
+def _long_run(plan: Plan) -> float:
+    """Under continuous dispatch the least: what is ready and left at a publication adds to it."""
+    if plan.dispatching == "continuous":
+        return continuous_mean(plan.depth, 0, plan.groups, plan.mu)
+    return boundary_mean(plan.phi, plan.mu)
+
+
+def _warnings(config: Config, plan: Plan) -> list[str]:
+    """What can be kept, but will hardly be meant: one line each, naming field, value and fix."""
+    satellites = plan.kind == "elastic" and plan.cells > 1
+    if not (satellites and plan.stream and plan.supply_needed >= plan.groups):
+        return []
+    why = f"asks for {plan.supply_needed} groups, but once the core pulled one fewer than B = {plan.groups} are left"
+    way_out = f"set it to at most {(plan.groups - 1) / plan.groups:g}" if plan.groups > 1 else "raise schedule.groups"
+    return [f"schedule.rho_min = {config.schedule.rho_min:g}: {why}: no satellite will train; {way_out}"]
 
 
 def _longest(tasks: tuple[Task, ...]) -> str:

@@ -154,7 +154,8 @@ def check(
         typer.echo(json.dumps(found))
     else:
         for key, value in found.items():
-            typer.echo(f"{key:20} {value}")
+            for line in value if isinstance(value, list) else [value]:
+                typer.echo(f"{key:20} {line}")
 
 
 def evaluate(

@@ -68,9 +68,9 @@ def report(result: dict[str, Any]) -> None:
         console.print(
             f"step time          mean {fmean(times):.2f} s, shortest {min(times):.2f} s, longest {max(times):.2f} s"
         )
-    console.print(
-        f"staleness          {result['staleness_mean']:.3f} realised, {result['staleness_expected']:.3f} expected"
-    )
+    expected = result["staleness_expected"]
+    foreseen = "" if expected is None else f", {expected:.3f} expected"
+    console.print(f"staleness          {result['staleness_mean']:.3f} realised{foreseen}")
     same = result["dispatched"] == result["launched"] == result["terminated"]
     console.print(
         f"executions         d = {result['dispatched']}, p = {result['launched']}, f = {result['terminated']}"

@@ -128,6 +128,9 @@ class Grader:
     ) -> tuple[Event, ...]:
         """What is to be said: an assessment, and the reward if that settles it."""
         execution, group, reward = terminated.execution, terminated.group, self._place.config.reward
+        if terminated.reason == "cancelled":
+            unwanted = "cancelled: its group had all it needs"
+            return (RewardUnresolved(execution=execution, group=group, attempts=0, reason=unwanted),)
         if terminated.state is None:
             if reward.nothing_assessable == "placeholder":
                 return (RewardAssigned(execution=execution, group=group, reward=0.0, placeholder=True),)

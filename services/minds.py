@@ -97,6 +97,7 @@ def packing_mind(started: RunStarted, ev: Reader) -> Mind[batch_state.State]:
             groups=schedule.groups,
             steps=config.run.steps,
             burst=schedule.mu,
+            stream=schedule.stream,
             ratio_low=bounds.ratio_low,
             ratio_high=bounds.ratio_high,
         )

@@ -55,12 +55,13 @@ async def serve(place: Place, bus: BusPort) -> None:
 def most_open(config: Config) -> int:
     """Entries to hold at once: all that can be dispatched and not ended, so that none is kept out by later ones.
 
-    The scheduler grants the oldest first. With fewer, a runner that starts while a dead one's entries are still
-    leased would fill up with later ones, which get no grant before those. An entry that waits costs a task.
+    With fewer, a runner that starts while a dead one's entries are still leased would fill up with others, which may
+    get no grant before those. An entry that waits costs a task.
     """
     schedule, cells = config.schedule, config.cells
     groups = round((schedule.phi + 2 * schedule.mu) * schedule.groups)
-    return groups * schedule.executions + cells.count * cells.concurrency
+    size = schedule.executions + schedule.oversample
+    return groups * size + (cells.count + cells.standalone) * cells.concurrency
 
 
 class Runner:

@@ -32,7 +32,8 @@ def services_of(config: Config) -> tuple[tuple[str, int | None], ...]:
     singles = ["scheduler", "proxy", "runner", "builder", "evaluator", "admission", "packer"]
     if config.evaluation.episodes:
         singles.append("examiner")
-    cells: list[tuple[str, int | None]] = [("cell", index) for index in range(config.cells.count)]
+    engines = config.cells.count + config.cells.standalone
+    cells: list[tuple[str, int | None]] = [("cell", index) for index in range(engines)]
     return (*cells, *((name, None) for name in singles))
 
 

@@ -20,6 +20,7 @@ from gyre.core.progress import Progress, evolve
 from gyre.errors import GyreError
 from schemas.roles import CellLost, CellRegistered
 from schemas.runs import RunStarted
+from services.check import expected_staleness
 from services.display import Display
 from services.exits import RunFull
 from services.place import Note, new_instance, started
@@ -221,7 +222,6 @@ def _interruptible(task: "asyncio.Task[None]", supervisor: Supervisor) -> Iterat
 def summary(run: str, begin: RunStarted, progress: Progress, archive: Path | None) -> dict[str, Any]:
     """What a machine reads at the end of a run."""
     config = Config.recorded(begin.config)
-    schedule = config.schedule
     done = progress.done
     evaluations = progress.evaluations
     return {
@@ -237,7 +237,7 @@ def summary(run: str, begin: RunStarted, progress: Progress, archive: Path | Non
         "micro_steps": sum(step.enqueued for step in done),
         "micro_steps_committed": sum(step.committed for step in done),
         "staleness_mean": staleness.realised_mean(each for step in done for each in step.staleness),
-        "staleness_expected": staleness.expected_mean(config.run.steps, schedule.groups, schedule.phi, schedule.mu),
+        "staleness_expected": expected_staleness(config),
         "step_seconds": [round(step.seconds, 3) for step in done],
         "gradient_norms": [step.gradient_norm for step in done],
         "max_delta_log_p": [step.max_delta_log_p for step in done],

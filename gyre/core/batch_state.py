@@ -34,6 +34,8 @@ class Params:
     """S: optimizer steps of the run."""
     burst: int
     """mu: steps a burst."""
+    stream: bool = True
+    """Whether a burst may begin before all of its groups are ready."""
     ratio_low: float = 0.995
     """Below it, an execution of negative advantage is masked; dimensionless."""
     ratio_high: float = 1.005
@@ -302,3 +304,5 @@ _HANDLERS: Mapping[type[Any], Callable[[State, int, Any], State]] = {
     RoleTransitionCompleted: _trains_again,
     CellJoined: _trains_again,
 }
+FOLDS = frozenset(_HANDLERS) | ledger.FOLDS
+"""The events that change what the packer knows."""

@@ -104,14 +104,23 @@ def decide(state: State, load: Load, pack: Pack) -> tuple[Decision, ...]:
 
 
 def _opening(state: State) -> tuple[Decision, ...]:
-    """A batch is opened once the core trains and the step before is durable."""
+    """A batch is opened once the core trains and the step before is durable; see `_gathered` for bursts."""
     core = state.ledger.cells.get(ledger.CORE)
     trains = core is not None and core.alive and core.trains and not state.between_bursts
-    if core is None or not trains or state.ledger.step > state.params.steps:
+    if core is None or not trains or state.ledger.step > state.params.steps or not _gathered(state):
         return ()
     held = state.ledger
     event = BatchOpened(step=held.step, version=held.version, groups=state.params.groups)
     return (_about_batch(state, event, max(core.since, state.enabled)),)
+
+
+def _gathered(state: State) -> bool:
+    """Without streaming, a burst begins when all of its groups are ready and admitted."""
+    params, done = state.params, state.ledger.step - 1
+    if params.stream or done % params.burst:
+        return True
+    needed = min(params.burst, params.steps - done) * params.groups
+    return sum(group.complete for group in state.waiting.values()) >= needed
 
 
 def _repairs(state: State) -> tuple[Decision, ...]:

@@ -57,6 +57,8 @@ class View:
     """Micro-step -> what its latest completion found, this step."""
     opened: ReductionOpened | None = None
     """The latest of this step."""
+    trainers: int = 0
+    """Cells 0..trainers-1 train for good."""
 
     @property
     def burst_done(self) -> bool:
@@ -158,9 +160,10 @@ def choose(view: View, held: Held) -> Deed:
 
 
 def _satellites_home(view: View) -> bool:
-    """Whether no satellite trains or moves."""
-    moving = any(cell != CORE for cell in view.requests)
-    return not moving and not any(each.trains for key, each in view.ledger.cells.items() if key != CORE)
+    """Whether no satellite trains or moves, but for those that train for good."""
+    first = max(view.trainers, CORE + 1)
+    moving = any(cell >= first for cell in view.requests)
+    return not moving and not any(each.trains for key, each in view.ledger.cells.items() if key >= first)
 
 
 def _training(view: View, held: Held) -> Deed:

@@ -32,6 +32,7 @@ Load = Callable[[BlobRef], Nodes]
 """The nodes of the tree with this digest."""
 Rule = Callable[[Sequence[float | None], int], tuple[float, ...]]
 """(a group's rewards, its seed) -> advantages: `gyre.rl.advantages.rule`."""
+_PREFERENCE: Mapping[Standing, int] = {"valid": 0, "placeholder": 1, "excluded": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class Member:
     """None until the designated assessment is resolved."""
     reward: float | None = None
     admitted: bool = False
+    since: int = 0
+    """Sequence of the last fact about it."""
 
     @property
     def settled(self) -> bool:
@@ -84,11 +87,23 @@ class Group:
     """Sequence of the last fact about it."""
     ready: int = 0
     """Sequence of its GroupReady; 0 before."""
+    surplus: int = 0
+    """Executions dispatched beyond the N of `size`."""
 
     @property
     def settled(self) -> bool:
-        """Whether all N executions are there and settled."""
-        return len(self.members) == self.size and all(each.settled for each in self.members.values())
+        """Whether all executions are there, and N of them validly scored or all of them settled."""
+        if len(self.members) < self.size + self.surplus:
+            return False
+        settled = [each for each in self.members.values() if each.settled]
+        return len(settled) == len(self.members) or sum(each.standing == "valid" for each in settled) >= self.size
+
+    @property
+    def chosen(self) -> tuple[Member, ...]:
+        """The N that make up a settled group, in the order of their place: of a surplus, those validly scored first."""
+        settled = (each for each in self.members.values() if each.settled)
+        best = sorted(settled, key=lambda each: (_PREFERENCE[each.standing or "excluded"], each.since, each.index))
+        return tuple(sorted(best[: self.size], key=lambda each: each.index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +157,7 @@ def evolve(state: State, sequence: int, event: Event) -> State:
 def due(state: State) -> tuple[Due, ...]:
     """Executions of ready groups that are to be admitted, the group that was ready first coming first."""
     ready = sorted((group for group in state.groups.values() if group.ready), key=lambda group: group.ready)
-    return tuple(_due(group, member) for group in ready for member in _ordered(group) if not member.admitted)
+    return tuple(_due(group, member) for group in ready for member in group.chosen if not member.admitted)
 
 
 def admit(params: Params, admission_due: Due, nodes: Nodes, rule: Rule) -> Decision:
@@ -192,19 +207,15 @@ def decide(state: State, load: Load, rule: Rule) -> tuple[Decision, ...]:
 def _readiness(group: Group) -> Decision:
     outcomes = tuple(
         Outcome(execution=each.execution, standing=each.standing, reward=each.reward)
-        for each in _ordered(group)
+        for each in group.chosen
         if each.standing is not None
     )
     event = GroupReady(group=group.group, index=group.index, version=group.version, outcomes=outcomes)
     return Decision(("group", group.group), (event,), group.group, group.last)
 
 
-def _ordered(group: Group) -> list[Member]:
-    return sorted(group.members.values(), key=lambda member: member.index)
-
-
 def _due(group: Group, member: Member) -> Due:
-    ordered = _ordered(group)
+    ordered = group.chosen
     # Only a validly scored execution has trajectories: a placeholder counts in the statistics and trains nothing.
     tree = member.tree if member.standing == "valid" else None
     return Due(
@@ -222,7 +233,7 @@ def _due(group: Group, member: Member) -> Due:
 def _dispatched(state: State, sequence: int, event: GroupDispatched) -> State:
     if event.group in state.groups:
         return state
-    group = Group(event.group, event.index, event.version, event.executions, last=sequence)
+    group = Group(event.group, event.index, event.version, event.executions, last=sequence, surplus=event.surplus)
     return replace(state, groups=state.groups | {event.group: group})
 
 
@@ -260,7 +271,7 @@ def _changed(state: State, sequence: int, execution: str, **changes: Any) -> Sta
 
 def _put(state: State, sequence: int, name: str, member: Member) -> State:
     group = state.groups[name]
-    changed = replace(group, members=group.members | {member.execution: member}, last=sequence)
+    changed = replace(group, members=group.members | {member.execution: replace(member, since=sequence)}, last=sequence)
     return replace(state, groups=state.groups | {name: changed})
 
 
@@ -276,8 +287,9 @@ def _admitted(state: State, sequence: int, event: TrajectoriesAdmitted) -> State
     if group is None or event.execution not in group.members:
         return state
     members = group.members | {event.execution: replace(group.members[event.execution], admitted=True)}
-    if not all(each.admitted for each in members.values()):
-        return replace(state, groups=state.groups | {event.group: replace(group, members=members)})
+    changed = replace(group, members=members)
+    if not all(each.admitted for each in changed.chosen):
+        return replace(state, groups=state.groups | {event.group: changed})
     groups = {key: value for key, value in state.groups.items() if key != event.group}
     return replace(state, groups=groups, group_of={k: v for k, v in state.group_of.items() if v != event.group})
 
@@ -292,3 +304,5 @@ _HANDLERS: Mapping[type[Any], Callable[[State, int, Any], State]] = {
     GroupReady: _ready,
     TrajectoriesAdmitted: _admitted,
 }
+FOLDS = frozenset(_HANDLERS)
+"""The events that change what admission knows."""

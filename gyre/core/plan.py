@@ -1,8 +1,8 @@
 """What a run's schedule is to be: the numbers of design §6, fixed for the whole run, and what follows from them."""
 
 import hashlib
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from math import ceil
 from typing import Literal
 
@@ -58,35 +58,48 @@ class Plan:
     """s: executions dispatched beyond N in each group; what is left once N are valid is cancelled."""
     trainers: int = 0
     """Under "async" alone: cells 0..trainers-1 train for good, the other cells only serve."""
+    # What follows from these, worked out once, for it is asked at every decision:
+    size: int = field(init=False)
+    """Executions dispatched in a group, N + s."""
+    depth: int = field(init=False)
+    """(phi + mu) B: groups under way just after a boundary dispatch (Q_b), unfinished ones at all times (Q_c)."""
+    total_groups: int = field(init=False)
+    """A run of S steps dispatches exactly S B groups."""
+    bursts: int = field(init=False)
+    """Bursts in the run; the last one may be short."""
+    supply_needed: int = field(init=False)
+    """Ready groups that make a supply: rho_min B, rounded up."""
 
-    @property
-    def total_groups(self) -> int:
-        """A run of S steps dispatches exactly S B groups."""
-        return self.steps * self.groups
+    def __post_init__(self) -> None:
+        """Work out what follows."""
+        put = partial(object.__setattr__, self)  # frozen for everybody else
+        put("size", self.executions + self.oversample)
+        put("depth", round(self.phi * self.groups) + self.mu * self.groups)
+        put("total_groups", self.steps * self.groups)
+        put("bursts", ceil(self.steps / self.mu))
+        put("supply_needed", max(1, ceil(self.rho_min * self.groups - ROUNDING)))
 
-    @property
-    def bursts(self) -> int:
-        """Bursts in the run; the last one may be short."""
-        return ceil(self.steps / self.mu)
-
-    @property
-    def supply_needed(self) -> int:
-        """Ready groups that make a supply: rho_min B, rounded up."""
-        return max(1, ceil(self.rho_min * self.groups - ROUNDING))
+    def burst_groups(self, bursts_ended: int) -> int:
+        """Groups that the burst trains which is on when so many have ended: mu B, fewer in a short last one."""
+        return (self.burst_last(bursts_ended) - bursts_ended * self.mu) * self.groups
 
     def burst_last(self, bursts_ended: int) -> int:
         """The last step of the burst that is on when so many have ended."""
-        return min((bursts_ended + 1) * self.mu, self.steps)
+        last = (bursts_ended + 1) * self.mu
+        return last if last < self.steps else self.steps
 
     def quota(self, bursts_ended: int) -> int:
         """Groups dispatched in all once so many bursts have ended: (phi + mu) B, then mu B each, trimmed to S B."""
-        ahead = round(self.phi * self.groups)
-        return min(ahead + (bursts_ended + 1) * self.mu * self.groups, self.total_groups)
+        return min(self.depth + bursts_ended * self.mu * self.groups, self.total_groups)
 
     def task(self, index: int) -> str:
         """The task of the run's group `index`, from 0."""
+        return self.tasks[self.task_number(index)]
+
+    def task_number(self, index: int) -> int:
+        """Place in `tasks` of the task of the run's group `index`, from 0."""
         epoch, place = divmod(index, len(self.tasks))
-        return self.tasks[_epoch_order(self.order_seed, epoch, len(self.tasks))[place]]
+        return _epoch_order(self.order_seed, epoch, len(self.tasks))[place]
 
     def execution_seed(self, execution: str) -> int:
         """Seed of one execution: below 2**31, and the same whenever the run is told again."""
@@ -101,6 +114,25 @@ def group_name(index: int) -> str:
 def execution_name(group: int, index: int) -> str:
     """Id of execution `index` of the run's group `group`, both from 0."""
     return f"x{group}-{index}"
+
+
+def group_place(group: str) -> int:
+    """The index that `group_name` was given; -1 for any other text."""
+    try:
+        index = int(group[1:])
+    except ValueError:
+        return -1
+    return index if index >= 0 and group == f"g{index}" else -1
+
+
+def execution_place(execution: str) -> tuple[int, int] | None:
+    """The group and index that `execution_name` was given; None for any other text."""
+    head, _, tail = execution[1:].partition("-")
+    try:
+        group, index = int(head), int(tail)
+    except ValueError:
+        return None
+    return (group, index) if group >= 0 <= index and execution == f"x{group}-{index}" else None
 
 
 @lru_cache(maxsize=8)

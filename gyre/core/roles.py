@@ -69,25 +69,34 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """All cells that ever registered, by index."""
+    """All cells that ever registered, and sets of them: bit i stands for cell i."""
 
     members: tuple[Cell, ...] = ()
+    """In order of their index."""
     requested: int = 0
     """Transitions requested so far, over the whole run."""
-
-    @property
-    def capacity(self) -> int:
-        """C_R = C_s + (K - k) C_e, over the cells that are there."""
-        return sum(cell.capacity for cell in self.members if cell.serves)
-
-    @property
-    def moving(self) -> bool:
-        """Whether any transition is under way."""
-        return any(cell.alive and cell.standing == "moving" for cell in self.members)
+    trainers: int = 0
+    """Cells 0..trainers-1 train for good: they never count in C_R."""
+    capacity: int = 0
+    """C_R = C_s + (K - k) C_e, over the cells that are there."""
+    known: int = 0
+    """Registered once."""
+    idle: int = 0
+    """In rollout and free to be asked to train."""
+    training: int = 0
+    """Counted in k, settled or about to leave."""
+    settled: int = 0
+    """Of `training`, those free to be asked back."""
+    moving: int = 0
+    """With a transition under way."""
+    failed: int = 0
+    """Whose last transition was rolled back."""
 
     def at(self, index: int) -> Cell | None:
         """The cell with this index, if it ever registered."""
-        return next((cell for cell in self.members if cell.index == index), None)
+        if not self.known >> index & 1:
+            return None
+        return self.members[(self.known & ((1 << index) - 1)).bit_count()]
 
 
 def evolve_cells(cells: Cells, event: RoleEvent) -> Cells:
@@ -120,46 +129,50 @@ def next_to_train(cells: Cells, count: int) -> Cell | None:
 
     None while it cannot be asked, or while any other transition is under way: they are serial.
     """
-    if cells.moving:
-        return None
-    for index in range(count):
-        cell = cells.at(index)
-        if cell is None or not cell.trains:
-            return cell if cell is not None and cell.free else None
-    return None
+    first = ~cells.training & (cells.training + 1)  # the lowest bit that is not set
+    return None if cells.moving or first >= 1 << count else _lowest(cells, cells.idle & first)
 
 
 def next_to_return(cells: Cells, count: int) -> Cell | None:
     """The next training satellite to send back to rollout at a burst's end."""
-    satellites = (cell for cell in cells.members if CORE < cell.index < count)
-    return next((cell for cell in satellites if cell.trains and cell.free), None)
+    return _lowest(cells, cells.settled & _satellites(count))
 
 
 def last_to_train(cells: Cells, count: int) -> Cell | None:
     """The training satellite of the highest index: the first to give up its place in training."""
-    satellites = [cell for cell in cells.members if CORE < cell.index < count and cell.trains and cell.free]
-    return max(satellites, key=lambda cell: cell.index, default=None)
+    satellites = cells.settled & _satellites(count)
+    return cells.at(satellites.bit_length() - 1) if satellites else None
+
+
+def next_idle(cells: Cells, count: int) -> Cell | None:
+    """The first of the cells 0..count-1 that is in rollout and may be asked to train, whatever the others do."""
+    return _lowest(cells, cells.idle & ((1 << count) - 1))
 
 
 def satellites_home(cells: Cells, count: int) -> bool:
     """Whether no satellite trains or moves: from then on the core may publish."""
-    satellites = (cell for cell in cells.members if CORE < cell.index < count)
-    return not any(cell.alive and (cell.role == "train" or cell.standing == "moving") for cell in satellites)
+    return not (cells.training | cells.moving) & _satellites(count)
 
 
 def retry_due(cells: Cells) -> TimerSet | None:
     """The pause to begin for a cell whose transition was rolled back."""
-    failed = next((cell for cell in cells.members if cell.alive and cell.standing == "failed"), None)
+    failed = _lowest(cells, cells.failed)
     return TimerSet(timer=f"{RETRY}{failed.transition}", seconds=RETRY_SECONDS) if failed else None
+
+
+def _satellites(count: int) -> int:
+    return (1 << count) - 2  # all of the K but the core
+
+
+def _lowest(cells: Cells, chosen: int) -> Cell | None:
+    return cells.at((chosen & -chosen).bit_length() - 1) if chosen else None
 
 
 def _registered(cells: Cells, event: CellRegistered) -> Cells:
     known = cells.at(event.cell)
     if known is not None and known.alive and known.instance == event.instance:
         return cells
-    others = [cell for cell in cells.members if cell.index != event.cell]
-    new = Cell(index=event.cell, instance=event.instance, capacity=event.capacity)
-    return replace(cells, members=tuple(sorted((*others, new), key=lambda cell: cell.index)))
+    return _put(cells, Cell(index=event.cell, instance=event.instance, capacity=event.capacity))
 
 
 def _ended(
@@ -181,26 +194,51 @@ def _change(  # the cell with this index, if this very instance lives
     role: CellRole | None = None,
     transition: str | None = None,
 ) -> Cells:
-    def changed(cell: Cell) -> Cell:
-        if cell.index != index or cell.instance != instance or not cell.alive:
-            return cell
-        return replace(
-            cell,
-            alive=alive,
-            standing=standing,
-            role=role or cell.role,
-            transition=cell.transition if transition is None else transition,
-        )
-
-    return replace(cells, members=tuple(changed(cell) for cell in cells.members))
+    cell = cells.at(index)
+    if cell is None or cell.instance != instance or not cell.alive:
+        return cells
+    changed = replace(
+        cell,
+        alive=alive,
+        standing=standing,
+        role=role or cell.role,
+        transition=cell.transition if transition is None else transition,
+    )
+    return _put(cells, changed)
 
 
 def _timer(cells: Cells, timer: str, before: Standing, after: Standing) -> Cells:
     if not timer.startswith(RETRY):
         return cells
     transition = timer.removeprefix(RETRY)
-    members = tuple(
-        replace(cell, standing=after) if (cell.transition, cell.standing) == (transition, before) else cell
-        for cell in cells.members
+    for cell in cells.members:
+        if (cell.transition, cell.standing) == (transition, before):
+            cells = _put(cells, replace(cell, standing=after))
+    return cells
+
+
+def _put(cells: Cells, cell: Cell) -> Cells:
+    """The cell as it is now, and the sets that it is in."""
+    old, bit = cells.at(cell.index), 1 << cell.index
+    place = (cells.known & (bit - 1)).bit_count()
+    gained = _share(cells, cell) - (_share(cells, old) if old is not None else 0)
+
+    def kept(members: int, belongs: bool) -> int:
+        return members | bit if belongs else members & ~bit
+
+    return replace(
+        cells,
+        members=(*cells.members[:place], cell, *cells.members[place + (old is not None) :]),
+        capacity=cells.capacity + gained,
+        known=cells.known | bit,
+        idle=kept(cells.idle, cell.free and cell.role == "rollout"),
+        training=kept(cells.training, cell.trains),
+        settled=kept(cells.settled, cell.free and cell.trains),
+        moving=kept(cells.moving, cell.alive and cell.standing == "moving"),
+        failed=kept(cells.failed, cell.alive and cell.standing == "failed"),
     )
-    return replace(cells, members=members)
+
+
+def _share(cells: Cells, cell: Cell) -> int:
+    """What a cell adds to C_R."""
+    return cell.capacity if cell.serves and cell.index >= cells.trainers else 0

@@ -3,22 +3,18 @@
 Bounded: executions, groups and instances that are done with are forgotten.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
-from gyre.core.dispatch import Dispatch, evolve_dispatch
+from gyre.core.decider import Decision
+from gyre.core.dispatch_state import DISPATCHING, Dispatch, evolve_dispatch
 from gyre.core.plan import Plan
 from gyre.core.roles import CORE, RETRY, RETRY_SECONDS, Cells, evolve_cells
-from gyre.core.waterlevel import Supply, supply
-from schemas.dispatch import (
-    ExecutionDispatched,
-    ExecutionLaunched,
-    ExecutionTerminated,
-    GroupDispatched,
-    LaunchGranted,
-)
+from gyre.core.waterlevel import Supply, burst_supplied, supply
+from schemas.dispatch import CancellationRequested, ExecutionDispatched, GroupDispatched, LaunchGranted
 from schemas.envelope import Event
-from schemas.rewards import GroupReady
+from schemas.rewards import GroupReady, RewardAssigned
 from schemas.roles import (
     CellLost,
     CellRegistered,
@@ -27,40 +23,34 @@ from schemas.roles import (
     RoleTransitionRequested,
 )
 from schemas.runs import EvaluationScored, EvaluationStarted, RunFinished, RunStarted, TimerFired, TimerSet
-from schemas.training import BatchOpened, BurstEnded, GroupAssigned, OptimizerStepped, StepAborted, WeightsPublished
+from schemas.training import (
+    BatchOpened,
+    BurstEnded,
+    GroupAssigned,
+    OptimizerStepped,
+    StepAborted,
+    WeightsPublished,
+)
 
 Phase = Literal["waiting", "running", "aborted", "finished"]
 
-_DISPATCH = (
-    GroupDispatched,
-    ExecutionDispatched,
-    LaunchGranted,
-    ExecutionLaunched,
-    ExecutionTerminated,
-    GroupReady,
-    GroupAssigned,
+_OWN = frozenset(
+    (
+        GroupDispatched,
+        ExecutionDispatched,
+        LaunchGranted,
+        CancellationRequested,
+        RoleTransitionRequested,
+        TimerSet,
+        BurstEnded,
+        EvaluationStarted,
+        RunFinished,
+    )
 )
-_CELLS = (
-    CellRegistered,
-    CellLost,
-    RoleTransitionRequested,
-    RoleTransitionCompleted,
-    RoleTransitionFailed,
-)
-_RUN = (RunStarted, OptimizerStepped, WeightsPublished, BurstEnded, EvaluationStarted, EvaluationScored)
-_OWN = (
-    GroupDispatched,
-    ExecutionDispatched,
-    LaunchGranted,
-    RoleTransitionRequested,
-    TimerSet,
-    BurstEnded,
-    EvaluationStarted,
-    RunFinished,
-)
-_NEW_COUNT = (BatchOpened, OptimizerStepped, CellLost, RoleTransitionCompleted, RoleTransitionFailed)
+_NEW_COUNT = frozenset((BatchOpened, OptimizerStepped, CellLost, RoleTransitionCompleted, RoleTransitionFailed))
 """After these the supply has to hold for tau afresh: a batch starts, or a transition ends."""
-_KNOWN = frozenset((*_DISPATCH, *_CELLS, *_RUN, *_OWN, *_NEW_COUNT, TimerFired, StepAborted))
+_SUPPLY = frozenset((GroupReady, GroupAssigned))
+"""Of the events about groups and executions, those that change what there is to train on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,55 +77,115 @@ class Scheduler:
     """Version of the latest evaluation; -1: none yet."""
 
 
+def initial(plan: Plan) -> Scheduler:
+    """Nothing happened yet."""
+    return Scheduler(cells=Cells(trainers=plan.trainers))
+
+
+def folds(plan: Plan) -> frozenset[type[Any]]:
+    """The events that change what the scheduler of such a run knows; scores only where they close groups."""
+    return FOLDS if plan.oversample else FOLDS - {RewardAssigned}
+
+
 def evolve(plan: Plan, state: Scheduler, sequence: int, event: Event) -> Scheduler:
     """Fold one event."""
-    if type(event) not in _KNOWN:
+    kind = type(event)
+    cause = state.cause if kind in _OWN else sequence
+    if kind in DISPATCHING:
+        folded = _with(state, cause, evolve_dispatch(plan, state.dispatch, event))
+        if kind not in _SUPPLY:
+            return state if kind is RewardAssigned and not plan.oversample else folded
+    elif kind in _HANDLERS:
+        folded = replace(_HANDLERS[kind](state, event), cause=cause)
+    else:
         return state
-    folded = _folded(plan, state, event)
-    if folded.supply.timer and (isinstance(event, _NEW_COUNT) or supply_found(plan, folded) < plan.supply_needed):
+    if folded.supply.timer and (kind in _NEW_COUNT or not supplied(plan, folded)):
         folded = replace(folded, supply=folded.supply.broken())
-    return folded if isinstance(event, _OWN) else replace(folded, cause=sequence)
+    return folded
 
 
-def _folded(plan: Plan, state: Scheduler, event: Event) -> Scheduler:
-    if isinstance(event, _DISPATCH):
-        return replace(state, dispatch=evolve_dispatch(state.dispatch, event, plan.executions))
-    if isinstance(event, _CELLS):
-        return _cells_moved(state, evolve_cells(state.cells, event))
-    if isinstance(event, TimerSet):
-        started = state.supply.started(event.timer)
-        return replace(state, supply=started, cells=evolve_cells(state.cells, event))
-    if isinstance(event, TimerFired):
-        rang = state.supply.rang(event.timer)
-        return replace(state, supply=rang, cells=evolve_cells(state.cells, event))
-    if isinstance(event, StepAborted):
-        return replace(state, phase="aborted")
-    if isinstance(event, RunFinished):
-        return replace(state, phase="finished")
-    return _run_moved(state, event)
+def _with(state: Scheduler, cause: int, dispatch: Dispatch) -> Scheduler:
+    return Scheduler(  # by position: this is done for every event of every execution
+        state.phase,
+        cause,
+        dispatch,
+        state.cells,
+        state.supply,
+        state.steps,
+        state.version,
+        state.bursts,
+        state.releasing,
+        state.evaluating,
+        state.evaluated,
+    )
 
 
-def _cells_moved(state: Scheduler, cells: Cells) -> Scheduler:
+def _cells_moved(state: Scheduler, event: Any) -> Scheduler:
+    cells = evolve_cells(state.cells, event)
     core = cells.at(CORE)
     return replace(state, cells=cells, releasing=state.releasing and core is not None and core.trains)
 
 
-def _run_moved(state: Scheduler, event: Event) -> Scheduler:
-    match event:
-        case RunStarted() if state.phase == "waiting":
-            return replace(state, phase="running")
-        case OptimizerStepped(step=step):
-            return replace(state, steps=max(state.steps, step))
-        case WeightsPublished(version=version):
-            return replace(state, version=max(state.version, version))
-        case BurstEnded(burst=burst, retained=retained) if burst == state.bursts + 1:
-            core = state.cells.at(CORE)
-            return replace(state, bursts=burst, releasing=not retained and core is not None and core.trains)
-        case EvaluationStarted(evaluation=evaluation, version=version):
-            return replace(state, evaluating=evaluation, evaluated=version)
-        case EvaluationScored(evaluation=evaluation) if evaluation == state.evaluating:
-            return replace(state, evaluating="")
-    return state
+def _timer_set(state: Scheduler, event: TimerSet) -> Scheduler:
+    return replace(state, supply=state.supply.started(event.timer), cells=evolve_cells(state.cells, event))
+
+
+def _timer_fired(state: Scheduler, event: TimerFired) -> Scheduler:
+    return replace(state, supply=state.supply.rang(event.timer), cells=evolve_cells(state.cells, event))
+
+
+def _started(state: Scheduler, _: RunStarted) -> Scheduler:
+    return replace(state, phase="running") if state.phase == "waiting" else state
+
+
+def _stepped(state: Scheduler, event: OptimizerStepped) -> Scheduler:
+    return replace(state, steps=max(state.steps, event.step))
+
+
+def _published(state: Scheduler, event: WeightsPublished) -> Scheduler:
+    return replace(state, version=max(state.version, event.version))
+
+
+def _burst_ended(state: Scheduler, event: BurstEnded) -> Scheduler:
+    if event.burst != state.bursts + 1:
+        return state
+    core = state.cells.at(CORE)
+    return replace(state, bursts=event.burst, releasing=not event.retained and core is not None and core.trains)
+
+
+def _evaluation_started(state: Scheduler, event: EvaluationStarted) -> Scheduler:
+    return replace(state, evaluating=event.evaluation, evaluated=event.version)
+
+
+def _evaluation_scored(state: Scheduler, event: EvaluationScored) -> Scheduler:
+    return replace(state, evaluating="") if event.evaluation == state.evaluating else state
+
+
+_HANDLERS: Mapping[type[Any], Callable[[Scheduler, Any], Scheduler]] = {
+    RunStarted: _started,
+    CellRegistered: _cells_moved,
+    CellLost: _cells_moved,
+    RoleTransitionRequested: _cells_moved,
+    RoleTransitionCompleted: _cells_moved,
+    RoleTransitionFailed: _cells_moved,
+    TimerSet: _timer_set,
+    TimerFired: _timer_fired,
+    BatchOpened: lambda state, _: state,
+    OptimizerStepped: _stepped,
+    WeightsPublished: _published,
+    BurstEnded: _burst_ended,
+    EvaluationStarted: _evaluation_started,
+    EvaluationScored: _evaluation_scored,
+    StepAborted: lambda state, _: replace(state, phase="aborted"),
+    RunFinished: lambda state, _: replace(state, phase="finished"),
+}
+FOLDS = DISPATCHING | frozenset(_HANDLERS)
+"""The events that can change what a scheduler knows."""
+
+
+def say(state: Scheduler, subject: tuple[str, ...], event: Event, correlation: str) -> Decision:
+    """A commit of one event, due because of the last thing that happened outside."""
+    return Decision(subject, (event,), correlation, state.cause)
 
 
 def armed(plan: Plan, state: Scheduler) -> tuple[tuple[str, float], ...]:
@@ -147,13 +197,13 @@ def armed(plan: Plan, state: Scheduler) -> tuple[tuple[str, float], ...]:
 
 def whole(plan: Plan, state: Scheduler) -> bool:
     """Whether every cell has registered once: the run starts with all of them."""
-    count = plan.cells + plan.standalone
-    return sum(cell.index < count for cell in state.cells.members) == count
+    everyone = (1 << plan.cells + plan.standalone) - 1
+    return state.cells.known & everyone == everyone
 
 
 def burst_done(plan: Plan, state: Scheduler) -> bool:
     """Whether the burst's last update is done and its end is not yet said."""
-    return state.bursts < plan.bursts and state.steps == plan.burst_last(state.bursts)
+    return state.steps == plan.burst_last(state.bursts) and state.bursts < plan.bursts
 
 
 def training_open(plan: Plan, state: Scheduler) -> bool:
@@ -164,7 +214,7 @@ def training_open(plan: Plan, state: Scheduler) -> bool:
 
 def held(plan: Plan, state: Scheduler) -> bool:
     """An evaluation is open or about to be: nothing is dispatched or launched, and no cell goes to training."""
-    return bool(state.evaluating) or evaluation_due(plan, state)
+    return plan.evaluation_episodes > 0 and (bool(state.evaluating) or evaluation_due(plan, state))
 
 
 def evaluation_due(plan: Plan, state: Scheduler) -> bool:
@@ -178,9 +228,20 @@ def evaluation_due(plan: Plan, state: Scheduler) -> bool:
     return new and (passed or state.version == plan.steps)
 
 
-def supply_found(plan: Plan, state: Scheduler) -> int:
-    """Groups that a further cell would find to train on now."""
+def groups_due(plan: Plan, state: Scheduler) -> int:
+    """Groups to be dispatched in all by now: a quota for each burst, or one for each that became ready."""
+    if plan.dispatching == "boundary":
+        return plan.quota(state.bursts)
+    return min(plan.depth + state.dispatch.ready + state.dispatch.assigned, plan.total_groups)
+
+
+def supplied(plan: Plan, state: Scheduler) -> bool:
+    """Whether a further cell would find enough to train on now."""
     core = state.cells.at(CORE)
-    assigned = min(max(state.dispatch.assigned - state.steps * plan.groups, 0), plan.groups)
     core_trains = core is not None and core.trains
-    return supply(len(state.dispatch.ready), assigned, plan.groups, core_trains=core_trains)
+    ready, trained = state.dispatch.ready, state.steps * plan.groups
+    assigned = min(max(state.dispatch.assigned - trained, 0), plan.groups)
+    if plan.stream:
+        return supply(ready, assigned, plan.groups, core_trains=core_trains) >= plan.supply_needed
+    left = plan.burst_last(state.bursts) * plan.groups - trained
+    return burst_supplied(ready, assigned, left, core_trains=core_trains)

@@ -39,8 +39,21 @@ def supply(ready: int, assigned: int, batch: int, *, core_trains: bool) -> int:
     return waiting if core_trains else waiting + assigned
 
 
+def burst_supplied(ready: int, assigned: int, burst: int, *, core_trains: bool) -> bool:
+    """Whether all groups are there that a burst without streaming still has to train, and any is left to come for.
+
+    Args:
+        ready: groups that are ready and in no batch.
+        assigned: groups of the open batch; while the core does not train, nobody has worked on them.
+        burst: groups that the burst still has to train, those of the open batch included.
+        core_trains: whether the core does.
+    """
+    waiting = burst - assigned if core_trains else burst
+    return 0 < waiting <= (ready if core_trains else ready + assigned)
+
+
 def may_train(waterlevel: int, capacity: int, leaving: int) -> bool:
-    """Whether w <= C_R - C_e: what remains covers all outstanding executions (eq. 5)."""
+    """Whether w <= C_R - C_e: what remains covers all outstanding executions (eq. 5); `leaving` is C_e, or a pool's."""
     return waterlevel <= capacity - leaving
 
 

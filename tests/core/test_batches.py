@@ -355,3 +355,21 @@ def test_a_half_said_group_is_finished_after_a_restart() -> None:
 def test_parameters_that_cannot_be_honoured_are_refused(params: Params, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         initial(params)
+
+
+def test_without_streaming_a_burst_is_opened_once_all_of_its_groups_are_admitted() -> None:
+    packer = Packer(replace(PARAMS, stream=False)).when(registered(0, "a"), moved(0, "a"))
+    packer.when(*(event for index in range(3) for event in group(index, SHORT, SHORT)))
+    assert packer.said() == []  # 3 of the 4 groups of the burst
+    assert isinstance(packer.when(*group(3, SHORT, SHORT)).said()[0], BatchOpened)
+
+
+def test_without_streaming_the_second_step_of_a_burst_and_a_short_last_burst_wait_for_no_more_than_they_need() -> None:
+    packer = Packer(replace(PARAMS, stream=False)).when(registered(0, "a"), moved(0, "a"))
+    packer.when(*(event for index in range(4) for event in group(index, SHORT, SHORT)))
+    packer.said()
+    opened = packer.when(stepped(1)).said()
+    assert BatchOpened(step=2, version=1, groups=2) in opened
+    packer.when(stepped(2), BurstEnded(burst=1, version=2, retained=True))
+    assert packer.when(*group(4, SHORT, SHORT)).said() == []
+    assert BatchOpened(step=3, version=2, groups=2) in packer.when(*group(5, SHORT, SHORT)).said()

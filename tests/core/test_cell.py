@@ -162,3 +162,12 @@ def test_the_batch_loss_is_the_mean_over_all_executions_of_the_mean_over_their_t
 
     view = replace(told(*BATCH), stats={0: (found("a", 2, 4.0), found("b", 1, 3.0)), 1: (found("a", 2, 0.0),)})
     assert batch_loss(view, groups=1, executions=4) == (4.0 / 4 + 3.0) / 4
+
+
+def test_a_core_publishes_while_the_cells_that_train_for_good_do_so() -> None:
+    events = (STARTED, registered(0), registered(1), registered(2), trains(0), trains(1), stepped(1), stepped(2))
+    held = replace(CORE, trainer_version=2)
+    assert choose(told(*events), held) == "wait"  # satellites have to come home
+    split = replace(told(*events), trainers=2)
+    assert choose(split, held) == "publish"
+    assert choose(replace(told(*events, trains(2)), trainers=2), held) == "wait"

@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
-from gyre.core.dispatch import Dispatch, evolve_dispatch, next_launch
-from gyre.core.plan import Plan
+import pytest
+
+from gyre.core.dispatch import next_launch
+from gyre.core.dispatch_state import Dispatch, Group, evolve_dispatch
+from gyre.core.plan import Plan, execution_name, execution_place, group_name, group_place
 from schemas.dispatch import LaunchGranted
 from tests.core.world import launched, terminated
 
@@ -60,11 +63,25 @@ def test_seeds_of_executions_differ_and_fit_in_31_bits() -> None:
 def test_what_was_never_dispatched_can_neither_launch_nor_end() -> None:
     empty = Dispatch()
     for event in (launched("x0-0"), terminated("x0-0"), LaunchGranted(execution="x0-0")):
-        assert evolve_dispatch(empty, event, 2) == empty
+        assert evolve_dispatch(PLAN, empty, event) == empty
 
 
 def test_a_place_is_free_only_above_what_runs_and_what_is_about_to() -> None:
-    state = Dispatch(dispatched=4, launched=1, queued=("c", "d"), granted=("b",), running=("a",))
-    assert next_launch(state, 3) == "c"
+    group = Group(queued=0b1100, granted=0b0010, running=0b0001)
+    state = Dispatch(groups=1, dispatched=4, launched=1, granted=1, open={0: {0: group}})
+    assert next_launch(state, 3) == "x0-2"
     assert next_launch(state, 2) is None
     assert next_launch(state, 0) is None
+
+
+@pytest.mark.parametrize("name", ["x0-9", "x00-0", "x0-+1", "x-1-0", "x0--1", "x0", "y", "", "x1-0-0"])
+def test_a_name_that_no_execution_has_changes_nothing(name: str) -> None:
+    state = Dispatch(groups=1, dispatched=2, open={0: {0: Group(queued=0b11)}})
+    for event in (launched("x0-0"), terminated("x0-0"), LaunchGranted(execution="x0-0")):
+        assert evolve_dispatch(PLAN, state, event.model_copy(update={"execution": name})) == state
+
+
+def test_names_of_groups_and_executions_are_read_back() -> None:
+    assert group_place(group_name(12)) == 12
+    assert group_place("g012") == group_place("12") == -1
+    assert execution_place(execution_name(3, 14)) == (3, 14)

@@ -220,3 +220,43 @@ def test_any_order_of_facts_and_any_restart_admit_the_same(order: list[Event], s
             assert restored == story.state
     said = admissions(tuple(event for _, event in story.log))
     assert said == admissions(ADMISSION.given(*finished(0, 1.0, 0.0, 0.5)).said())
+
+
+def _with_a_surplus(*facts: Event) -> list[Event]:
+    """g0 with N = 2 and a surplus of two."""
+    head, *members = dispatched(0, 4)
+    assert isinstance(head, GroupDispatched)
+    return [head.model_copy(update={"executions": 2, "surplus": 2}), *members, *facts]
+
+
+def _outcomes(events: tuple[Event, ...]) -> list[tuple[str, str, float | None]]:
+    ready = next(event for event in events if isinstance(event, GroupReady))
+    return [(each.execution, each.standing, each.reward) for each in ready.outcomes]
+
+
+def test_a_group_with_a_surplus_closes_at_n_valid_scores_and_trains_just_those() -> None:
+    one = _with_a_surplus(*closed("x0-2"), scored("x0-2", 1.0))
+    assert ADMISSION.given(*one).said() == ()
+    said = ADMISSION.given(*one, *closed("x0-1"), scored("x0-1", 0.0)).said()
+    assert _outcomes(said) == [("x0-1", "valid", 0.0), ("x0-2", "valid", 1.0)]
+    assert [(each.execution, each.advantage) for each in admissions(said)] == [("x0-1", -1.0), ("x0-2", 1.0)]
+
+
+def test_what_a_surplus_leaves_after_its_group_closed_changes_nothing() -> None:
+    facts = [*closed("x0-2"), scored("x0-2", 1.0), *closed("x0-1"), scored("x0-1", 0.0)]
+    late = [*closed("x0-0"), scored("x0-0", 0.5), *closed("x0-3"), unresolved("x0-3")]
+    story = ADMISSION.given(*_with_a_surplus(*facts))
+    ready = story.due()
+    early = story.when(*late)  # they came while the group was about to be called ready
+    assert early.due() == ready
+    assert early.said() == story.said()
+    after = story.settle().when(*late)
+    assert (after.said(), after.state.groups, after.state.group_of) == ((), {}, {})
+
+
+def test_a_group_whose_surplus_was_not_enough_closes_with_what_there_is() -> None:
+    facts = [*closed("x0-0"), unresolved("x0-0"), *closed("x0-1"), scored("x0-1", 0.0, placeholder=True)]
+    facts += [*closed("x0-2"), scored("x0-2", 1.0)]
+    assert ADMISSION.given(*_with_a_surplus(*facts)).said() == ()
+    said = ADMISSION.given(*_with_a_surplus(*facts, *closed("x0-3"), unresolved("x0-3"))).said()
+    assert _outcomes(said) == [("x0-1", "placeholder", 0.0), ("x0-2", "valid", 1.0)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gyre.core.plan import Plan
 from gyre.core.scheduler import scheduler
+from schemas.dispatch import LaunchGranted
 from tests.core.world import launched, registered, run_started, terminated
 
 PLAN = Plan(
@@ -36,8 +37,9 @@ def test_neither_the_scheduler_nor_the_configuration_imports_torch_or_the_bus() 
 def test_a_decision_with_200_active_executions_takes_less_than_a_third_of_a_millisecond() -> None:
     cells = (registered(index, f"i{index}", capacity=25) for index in range(8))
     story = scheduler(PLAN).given(run_started(), *cells).settle()
-    story = story.when(*(launched(execution) for execution in story.state.dispatch.granted))
-    assert len(story.state.dispatch.running) == 200
+    granted = [event.execution for _, event in story.log if isinstance(event, LaunchGranted)]
+    story = story.when(*(launched(execution) for execution in granted))
+    assert story.state.dispatch.running == 200
     busy = story.when(terminated("x0-3")).state
     for state in (story.state, busy, replace(busy, steps=1)):
         best = min(timeit.repeat(lambda state=state: story.decider.decide(state), number=20, repeat=10)) / 20  # type: ignore[misc]

@@ -1,6 +1,6 @@
 """Everything outside the scheduler, in small: runner, cells, admission, packer, examiner and timers, told by chance.
 
-It keeps its own books and checks each thing that the scheduler says against design §6.
+It keeps its own books; each thing that the scheduler says is checked against them (world_rules.py).
 """
 
 import random
@@ -15,6 +15,7 @@ from schemas import dispatch, rewards, roles, runs, training
 from schemas.base import pack_floats
 from schemas.envelope import Event
 from schemas.refs import WeightsRef
+from tests.core import world_rules
 
 DIGEST = "0" * 64
 WEIGHTS = WeightsRef(digest=DIGEST, size=1, address="weights/0")
@@ -36,17 +37,23 @@ def launched(execution: str) -> dispatch.ExecutionLaunched:
     )
 
 
-def terminated(execution: str) -> dispatch.ExecutionTerminated:
+def terminated(
+    execution: str, reason: dispatch.Reason = "completed", seconds: float = 1
+) -> dispatch.ExecutionTerminated:
     return dispatch.ExecutionTerminated(
         execution=execution,
         group="g",
         task="a",
-        reason="completed",
+        reason=reason,
         stage="closing",
         exit_code=0,
-        seconds=1,
+        seconds=seconds,
         state=None,
     )
+
+
+def rewarded(execution: str, *, placeholder: bool = False) -> rewards.RewardAssigned:
+    return rewards.RewardAssigned(execution=execution, group="g", reward=0, placeholder=placeholder)
 
 
 def ready(group: str) -> rewards.GroupReady:
@@ -120,7 +127,20 @@ class World:
     granted: list[str] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
+    told_to_end: list[str] = field(default_factory=list)
+    """Cancelled, and not yet gone."""
+    ungraded: list[str] = field(default_factory=list)
+    valid: dict[str, int] = field(default_factory=dict)
+    settled: dict[str, int] = field(default_factory=dict)
+    """Group -> executions that are scored, excluded or cancelled."""
     dispatched: int = 0
+    groups: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
+    """Group -> published version at its dispatch."""
+    staleness: list[int] = field(default_factory=list)
+    """Of each assigned group."""
+    left_over: list[int] = field(default_factory=list)
+    """Dispatched groups not yet trained on, at each publication."""
     waiting: list[str] = field(default_factory=list)
     """Ready groups in no batch."""
     batch: list[str] = field(default_factory=list)
@@ -132,7 +152,6 @@ class World:
     evaluating: runs.EvaluationStarted | None = None
     finished: runs.RunFinished | None = None
     births: int = 0
-    before_dispatch: int = 0
     deciders: Decider[Scheduler] = field(init=False)
     state: Scheduler = field(init=False)
 
@@ -158,7 +177,7 @@ class World:
         """The scheduler says the next thing that is due."""
         decision = self.deciders.decide(self.state)[0]
         for event in decision.events:
-            self._check(event)
+            world_rules.check(self, event)
             self.own.append(len(self.log) + 1)
             self.tell(event)
             self._book(event)
@@ -169,12 +188,15 @@ class World:
         if self.deciders.decide(self.state):
             yield self.say
             yield self.say
-        for index in range(self.plan.cells):
+        for index in range(self.plan.cells + self.plan.standalone):
             yield from self._cell(index)
-        if self.granted:
-            yield lambda: self._launch(self.chance.choice(self.granted))
+        unlaunched = [*self.granted, *(each for each in self.told_to_end if each not in self.running)]
+        if unlaunched:
+            yield lambda: self._launch(self.chance.choice(unlaunched))
         if self.running:
             yield lambda: self._terminate(self.chance.choice(self.running))
+        if self.ungraded:
+            yield lambda: self._grade(self.chance.choice(self.ungraded))
         for timer in self.timers:
             yield lambda timer=timer: self._fire(timer)  # type: ignore[misc]
         if self.evaluating:
@@ -196,14 +218,22 @@ class World:
     def _training(self) -> Iterator[Callable[[], None]]:
         core = self.places.get(0)
         trains = core is not None and core.role == "train" and core.asked is None
-        if self.waiting and len(self.batch) < self.plan.groups and (trains or self.eager):
+        if self.waiting and len(self.batch) < self.plan.groups and (trains or self.eager) and self._gathered():
             yield self._assign
         last = min((self.bursts + 1) * self.plan.mu, self.plan.steps)
         if trains and len(self.batch) == self.plan.groups and self.steps < last:
             yield self._step
-        home = all(place.role == "rollout" and not place.asked for index, place in self.places.items() if index)
-        if core is not None and self.steps == last and self.version < last and home:
+        first = max(1, self.plan.trainers)
+        satellites = [place for index, place in self.places.items() if index >= first]
+        home = all(place.role == "rollout" and not place.asked for place in satellites)
+        prompt = not self.deciders.decide(self.state)  # a scheduler overtaken by a whole burst would dispatch late
+        if core is not None and self.steps == last and self.version < last and home and prompt:
             yield self._publish
+
+    def _gathered(self) -> bool:
+        """Whether a packer may begin: without streaming a burst waits for all of its groups."""
+        begins = not self.batch and self.steps % self.plan.mu == 0
+        return self.plan.stream or not begins or len(self.waiting) >= self.plan.burst_groups(self.bursts)
 
     # The others' doings -----------------------------------------------------------------------------------------------
 
@@ -233,7 +263,8 @@ class World:
             self.tell(failed(asked))
 
     def _launch(self, execution: str) -> None:
-        self.granted.remove(execution)
+        if execution in self.granted:
+            self.granted.remove(execution)
         self.running.append(execution)
         self.tell(launched(execution))
         self.tell(launched(execution))
@@ -241,10 +272,33 @@ class World:
     def _terminate(self, execution: str) -> None:
         self.running.remove(execution)
         self.gone.add(execution)
+        reason: dispatch.Reason = "completed"
+        if execution in self.told_to_end:
+            self.told_to_end.remove(execution)
+            reason = "cancelled"
+        self.tell(terminated(execution, reason, self.chance.random()))
         self.tell(terminated(execution))
-        self.tell(terminated(execution))
+        if reason == "cancelled":
+            self._settle(execution, valid=False)
+        elif self.plan.oversample:
+            self.ungraded.append(execution)
+        else:
+            self._settle(execution, valid=True)
+
+    def _grade(self, execution: str) -> None:
+        self.ungraded.remove(execution)
+        valid = self.chance.random() < 0.8
+        if valid:
+            self.tell(rewarded(execution))
+            self.tell(rewarded(execution))
+        self._settle(execution, valid=valid)
+
+    def _settle(self, execution: str, *, valid: bool) -> None:
         group = execution.split("-", maxsplit=1)[0].replace("x", "g")
-        if sum(name.startswith(f"x{group[1:]}-") for name in self.gone) == self.plan.executions:
+        self.valid[group] = self.valid.get(group, 0) + valid
+        self.settled[group] = self.settled.get(group, 0) + 1
+        enough = self.valid[group] >= self.plan.executions or self.settled[group] == self.plan.size
+        if enough and group not in self.told_ready:
             self.told_ready.add(group)
             self.waiting.append(group)
             self.tell(ready(group))
@@ -263,6 +317,7 @@ class World:
         if not self.batch:
             self.tell(training.BatchOpened(step=self.steps + 1, version=self.steps, groups=self.plan.groups))
         self.batch.append(group)
+        self.staleness.append(self.steps - self.versions[group])
         self.tell(assigned(group, self.steps + 1))
 
     def _step(self) -> None:
@@ -272,69 +327,33 @@ class World:
 
     def _publish(self) -> None:
         self.version = self.steps
+        self.left_over.append(self.groups - self.steps * self.plan.groups)
         self.tell(published(self.version))
 
     # The books --------------------------------------------------------------------------------------------------------
 
     def capacity_now(self) -> int:
         """C_R by our own count."""
-        return self.capacity * sum(place.role == "rollout" and not place.asked for place in self.places.values())
+        return self.capacity * sum(self.serves(index) for index in self.places)
+
+    def serves(self, index: int) -> bool:
+        """Whether this cell counts in C_R."""
+        place = self.places.get(index)
+        here = place is not None and place.role == "rollout" and not place.asked
+        return here and index >= self.plan.trainers
 
     def waterlevel(self) -> int:
         return self.dispatched - len(self.gone)
 
-    def _check(self, event: Event) -> None:
-        """What the scheduler is about to say, against the rules of design §6."""
-        if isinstance(event, dispatch.GroupDispatched | dispatch.ExecutionDispatched | dispatch.LaunchGranted):
-            assert self.evaluating is None
-        if isinstance(event, dispatch.GroupDispatched):
-            assert event.version == self.version
-            assert self.dispatched < self.plan.quota(self.bursts) * self.plan.executions
-        if isinstance(event, dispatch.LaunchGranted):
-            assert len(self.places) == self.plan.cells or self.births >= self.plan.cells
-            assert len(self.granted) + len(self.running) < self.capacity_now()
-        if isinstance(event, roles.RoleTransitionRequested):
-            self._check_transition(event)
-        if isinstance(event, training.BurstEnded):
-            self._check_retention(event)
-        if isinstance(event, runs.EvaluationStarted):
-            assert event.version == self.version
-            assert self.places[0].role == "rollout"
-
-    def _check_transition(self, event: roles.RoleTransitionRequested) -> None:
-        place = self.places[event.cell]
-        last = min((self.bursts + 1) * self.plan.mu, self.plan.steps)
-        if event.to == "rollout":
-            assert place.role == "train"
-            assert event.cell == 0 or self.steps == last
-            return
-        assert place.role == "rollout"
-        assert self.evaluating is None
-        assert not any(other.asked for other in self.places.values())
-        assert all(self.places[index].role == "train" for index in range(event.cell))
-        assert self.waterlevel() <= self.capacity_now() - self.capacity
-        assert self.steps < last
-        supply = min(len(self.waiting), self.plan.groups - len(self.batch))
-        untouched = len(self.batch) if event.cell == 0 else 0
-        assert supply + untouched >= self.plan.rho_min * self.plan.groups - 1e-9
-
-    def _check_retention(self, event: training.BurstEnded) -> None:
-        assert self.version == self.steps == event.version
-        before = self.plan.quota(self.bursts)
-        pending = (self.plan.quota(self.bursts + 1) - before) * self.plan.executions
-        room = self.waterlevel() + pending <= self.capacity_now()
-        enough = len(self.waiting) >= self.plan.rho_min * self.plan.groups - 1e-9
-        if event.retained:
-            assert room
-            assert enough
-            assert self.places[0].role == "train"
-        elif self.places.get(0) and self.places[0].role == "train" and self.plan.evaluation_episodes == 0:
-            assert not (room and enough) or self.steps == self.plan.steps
-
-    def _book(self, event: Event) -> None:
+    def _book(self, event: Event) -> None:  # noqa: C901 - one line for each word of the scheduler
         match event:
+            case dispatch.GroupDispatched(group=group, version=version):
+                self.groups += 1
+                self.versions[group] = version
             case dispatch.ExecutionDispatched():
                 self.dispatched += 1
+            case dispatch.CancellationRequested(execution=execution):
+                self.told_to_end.append(execution)
             case dispatch.LaunchGranted(execution=execution):
                 self.granted.append(execution)
             case roles.RoleTransitionRequested(cell=cell):
@@ -351,5 +370,5 @@ class World:
     def _invariants(self) -> None:
         counts = self.state.dispatch
         assert 0 <= counts.terminated <= counts.launched <= counts.dispatched
-        assert counts.launched - counts.terminated == len(counts.running)
-        assert counts.dispatched <= self.plan.total_groups * self.plan.executions
+        assert counts.running == len(self.running)
+        assert counts.dispatched <= self.plan.total_groups * self.plan.size

@@ -193,3 +193,21 @@ def test_what_is_no_number_from_zero_to_one_is_no_score(written: str) -> None:
 def test_a_written_reward_counts_whatever_the_exit_code() -> None:
     assert verdict(5, "0.25").score == 0.25
     assert [verdict(code, None).score for code in (0, 1, 2, -9)] == [1.0, 0.0, None, None]
+
+
+async def test_what_was_cancelled_is_left_out_unscored(run: Any) -> None:
+    run.task("job", "echo 1 >$REWARD_FILE")
+    event = ExecutionTerminated(
+        execution="x0-0",
+        group="g0",
+        task="job",
+        reason="cancelled",
+        stage="agent",
+        exit_code=None,
+        seconds=1,
+        state=kept(run),
+    )
+    await run.say("runner", "execution", "x0-0", "terminated", event=event)
+    ((reward,),) = await judged(run)
+    assert isinstance(reward, RewardUnresolved)
+    assert (reward.attempts, "cancelled" in reward.reason) == (0, True)

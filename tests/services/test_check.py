@@ -1,0 +1,55 @@
+"""What a configured schedule means for processes, and what `gyre check` says of it."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gyre.config import Config
+from services.check import check_config
+from services.cli import app
+from services.supervisor import services_of
+
+SMALL = ["tasks.train=words:2:train", "tasks.heldout=words:2:heldout"]
+
+
+def _checked(*overrides: str) -> dict[str, object]:
+    return check_config(Config.load(None, [*SMALL, *overrides]))
+
+
+def test_standalone_engines_are_cells_behind_the_elastic_ones() -> None:
+    services = services_of(Config.load(None, ["cells.count=2", "cells.standalone=2"]))
+    assert [cell for name, cell in services if name == "cell"] == [0, 1, 2, 3]
+
+
+def test_executions_beyond_n_are_counted() -> None:
+    assert _checked("run.steps=3", "schedule.oversample=2")["executions"] == 3 * 4 * 10
+
+
+def test_a_mean_that_hangs_on_when_groups_become_ready_is_not_promised() -> None:
+    found = _checked("schedule.dispatch=continuous", "cells.concurrency=100")
+    assert (found["staleness"], found["staleness_long_run"]) == (None, 3.0)  # Q_c / B + (mu - 1) / 2 at least
+
+
+@pytest.mark.parametrize(
+    ("overrides", "warned"),
+    [
+        (["schedule.rho_min=1"], True),
+        (["schedule.rho_min=0.75"], False),
+        (["schedule.rho_min=0.76"], True),  # 3.04 groups are 4
+        (["schedule.rho_min=1", "schedule.stream=false"], False),
+        (["schedule.rho_min=1", "cells.count=1"], False),
+        (["schedule.rho_min=1", "schedule.kind=async", "cells.trainers=1"], False),
+    ],
+)
+def test_a_supply_that_no_satellite_can_find_while_streaming_is_warned_of(overrides: list[str], warned: bool) -> None:
+    assert bool(_checked(*overrides)["warnings"]) is warned
+
+
+def test_the_warning_names_field_value_and_fix(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[schedule]\nrho_min = 1.0\n")
+    arguments = [word for override in SMALL for word in ("--set", override)]
+    said = CliRunner().invoke(app, ["check", str(tmp_path / "run.toml"), *arguments]).stdout
+    (line,) = [each for each in said.splitlines() if each.startswith("warnings")]
+    assert "schedule.rho_min = 1: asks for 4 groups" in line
+    assert line.endswith("set it to at most 0.75")
