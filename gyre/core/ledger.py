@@ -310,3 +310,5 @@ _HANDLERS: Mapping[type[Any], Callable[[Ledger, int, Any], Ledger]] = {
     GradientReduced: _reduced,
     OptimizerStepped: _stepped,
 }
+FOLDS = frozenset(_HANDLERS)
+"""The events that change a ledger."""
