@@ -33,6 +33,7 @@ from aiohttp import web
 from proxy import RUN, SECRET, buses, commit, launched
 
 from bus import subjects
+from gyre.engines.blocks import KvBlocks
 from gyre.engines.port import GenerateRequest, Generation, Health
 from gyre.models.load import NANO
 from gyre.proxy.chat_model import ChatModel
@@ -70,6 +71,17 @@ class Instant:
     async def health(self) -> Health:
         """Always well."""
         return Health(1, 0, 1 << 20, admitting=True)
+
+    async def export_kv(self, key: str, version: int) -> KvBlocks:
+        """It keeps nothing."""
+        return KvBlocks(key, version, ())
+
+    async def release_kv(self, key: str) -> None:
+        """It keeps nothing."""
+
+    async def take_kv(self, key: str, source: str) -> int:
+        """It keeps nothing."""
+        return 0
 
     async def close(self) -> None:
         """Nothing to stop."""

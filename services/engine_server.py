@@ -1,5 +1,6 @@
-"""An engine over HTTP, token-in and token-out: POST /generate, POST /abort, GET /health (see gyre.engines.wire)."""
+"""An engine over HTTP, token-in and token-out: /generate, /abort, /health, /kv/... (see gyre.engines.wire)."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -7,7 +8,18 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from gyre.engines.port import EngineError, Generator, RequestRefused
-from gyre.engines.wire import STATUS, AbortBody, ErrorBody, GenerateBody, GenerationBody, HealthBody
+from gyre.engines.wire import (
+    STATUS,
+    AbortBody,
+    ErrorBody,
+    GenerateBody,
+    GenerationBody,
+    HealthBody,
+    KvBody,
+    KvReleaseBody,
+    KvTakeBody,
+    KvTakenBody,
+)
 
 MAX_BODY_BYTES = 64 * 2**20
 """A million tokens are 5.3 MiB."""
@@ -22,13 +34,13 @@ def engine_app(engine: Generator, admitting: Callable[[], bool]) -> web.Applicat
     Args:
         engine: what generates; it stays the caller's, who closes it.
         admitting: asked before each generation; when False the answer is 503 {"error": "draining"}. Requests under way
-            go on, and aborts are always heard.
+            go on, and aborts are always heard, as is who comes for a cache.
     """
 
     async def generate(request: web.Request) -> web.Response:
-        if not admitting():
-            return _answer(ErrorBody(error="draining", detail="this cell admits no requests now: use another one"), 503)
         body = _parsed(GenerateBody, await request.read())
+        if not admitting():  # asked last: nobody slips in between this and the engine
+            return _answer(ErrorBody(error="draining", detail="this cell admits no requests now: use another one"), 503)
         return _answer(GenerationBody.of(await engine.generate(body.request())))
 
     async def abort(request: web.Request) -> web.Response:
@@ -43,7 +55,28 @@ def engine_app(engine: Generator, admitting: Callable[[], bool]) -> web.Applicat
 
     app = web.Application(middlewares=[_errors], client_max_size=MAX_BODY_BYTES)
     app.add_routes([web.post("/generate", generate), web.post("/abort", abort), web.get("/health", health)])
+    app.add_routes(_kv_routes(engine))
     return app
+
+
+def _kv_routes(engine: Generator) -> list[web.RouteDef]:
+    """What engines ask of each other, and who moved an execution of the one that it moved to."""
+
+    async def export(request: web.Request) -> web.Response:
+        asked = _parsed(KvBody, await request.read())
+        blocks = await engine.export_kv(asked.key, asked.version)
+        body = await asyncio.to_thread(blocks.packed)
+        return web.Response(body=body, content_type="application/octet-stream")
+
+    async def release(request: web.Request) -> web.Response:
+        await engine.release_kv(_parsed(KvReleaseBody, await request.read()).key)
+        return web.json_response({})
+
+    async def take(request: web.Request) -> web.Response:
+        asked = _parsed(KvTakeBody, await request.read())
+        return _answer(KvTakenBody(tokens=await engine.take_kv(asked.key, asked.source)))
+
+    return [web.post("/kv/export", export), web.post("/kv/release", release), web.post("/kv/take", take)]
 
 
 def engine_runner(app: web.Application) -> web.AppRunner:

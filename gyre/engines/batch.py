@@ -25,6 +25,8 @@ class Row:
     submitted: float
     """Seconds of a monotonic clock."""
     started: float | None = None
+    joined: float | None = None
+    """When its prompt was computed, the first time."""
     cached_tokens: int = 0
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -47,6 +49,7 @@ class Row:
     def finish(self, finish: Finish, now: float) -> None:
         """Hand the generation to whoever waits for it."""
         started = now if self.started is None else self.started
+        joined = now if self.joined is None else self.joined
         self.future.set_result(
             Generation(
                 output_ids=tuple(self.output_ids),
@@ -56,6 +59,7 @@ class Row:
                 cached_tokens=self.cached_tokens,
                 queue_seconds=started - self.submitted,
                 engine_seconds=now - started,
+                prefill_seconds=joined - started,
             )
         )
 

@@ -8,7 +8,7 @@ Leaves out: paged blocks, attention other than full causal (sliding windows, sta
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,27 @@ class Decoder:
         self.version = version
         self.forget()
 
+    def pin(self, keys: Collection[str]) -> None:
+        """Keep what there is and will be of these cache keys until it is released."""
+        self._store.pin(keys)
+
+    def kept_keys(self) -> set[str]:
+        """Cache keys of the sequences kept."""
+        return self._store.keys
+
+    def kept(self, key: str) -> list[Kept]:
+        """The sequences kept under a cache key; never written to again."""
+        return self._store.of(key)
+
+    def keep(self, sequences: Iterable[Kept]) -> None:
+        """Keep sequences that another decoder computed under the same weights."""
+        for each in sequences:
+            self._store.add(each)
+
+    def release(self, key: str) -> None:
+        """Forget what is kept under a cache key."""
+        self._store.release(key)
+
     def forget(self) -> None:
         """Free keys and values: of rows that have left, and of kept sequences."""
         self._group = None
@@ -196,6 +217,7 @@ class Decoder:
             tokens = group.filled[place]
             self._cache.reserve(len(self._batch.rows) + 1, tokens + 1)
             self._cache.copy_in(len(self._batch.rows), group.cache.view(place, tokens), tokens)
+            row.joined = row.joined or self._clock()
             self._batch.join(row)
 
     def _decode(self) -> None:
@@ -224,11 +246,18 @@ class Decoder:
         row.finish(finish, self._clock())
 
     def _abort_group(self, group: Group, chosen: Callable[[Row], bool]) -> None:
-        """Drop rows from a prefill; the others start theirs again, from what can still be reused."""
+        """Drop rows from a prefill; the others start theirs again, from what can still be reused.
+
+        What was computed of each is kept: whoever takes an aborted request up again need not do it twice.
+        """
         aborted = [row for row in group.rows if chosen(row)]
         if not aborted:
             return
         self._group = None
+        for place, (row, tokens) in enumerate(zip(group.rows, group.filled, strict=True)):
+            if tokens:
+                kept = group.cache.copy_out(place, tokens)
+                self._store.add(Kept(row.request.cache_key, row.context[:tokens], kept))
         self._waiting.extendleft(reversed([row for row in group.rows if row not in aborted]))
         for row in aborted:
             row.finish("abort", self._clock())

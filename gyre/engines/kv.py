@@ -7,9 +7,12 @@ Rows are dense from 0: whoever removes one moves the last into its place. Nothin
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+
+from gyre.engines.blocks import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,21 @@ class Segment:
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
+
+
+def packed_segment(segment: Segment) -> tuple[Shape, memoryview]:
+    """(layers, heads, dim) and the float32 bytes of `gyre.engines.blocks`: (2, layers, heads, tokens, dim)."""
+    stacked = torch.stack([*segment.keys, *segment.values])  # (2 * layers, heads, tokens, dim), keys first
+    heads, _, dim = segment.keys[0].shape
+    return (len(segment.keys), heads, dim), stacked.numpy().astype("<f4", copy=False).data.cast("B")
+
+
+def unpacked_segment(shape: Shape, tokens: int, data: bytes | memoryview) -> Segment:
+    """The segment of such bytes, in memory of its own."""
+    layers, heads, dim = shape
+    values = np.frombuffer(data, "<f4").reshape(2 * layers, heads, tokens, dim)
+    blocks = torch.from_numpy(values.astype(np.float32)).unbind(0)
+    return Segment(blocks[:layers], blocks[layers:])
 
 
 class SlotCache(Cache):

@@ -1,12 +1,13 @@
 """What a rollout engine is: token-in, token-out generation under a known policy version. Imports no torch."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, overload
 
 import numpy as np
 
+from gyre.engines.blocks import KvBlocks
 from schemas.base import Int32s, ints, pack_ints
 from schemas.calls import VersionSpan
 
@@ -39,8 +40,16 @@ class EngineUnavailable(EngineError):
     """Not now, or not here: draining, released, closed or unreachable. Another engine may serve the same request."""
 
 
+class EngineDraining(EngineUnavailable):
+    """It admits no requests now, since its cell leaves rollout or is not back yet."""
+
+
 class EngineFailed(EngineError):
     """The engine broke while it computed (its message says how); what it had generated is lost."""
+
+
+class KvRefused(EngineError):
+    """These keys and values are of other weights or of another model: whoever wanted them computes its own."""
 
 
 class WeightsRefused(EngineError):
@@ -152,6 +161,8 @@ class Generation:
     """From the call to the first computation."""
     engine_seconds: float
     """From the first computation to the last token."""
+    prefill_seconds: float = 0.0
+    """Of these: until the prompt was computed and the first token could be drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +201,30 @@ class Generator(Protocol):
 
     async def health(self) -> Health:
         """How the engine stands now. Raises EngineUnavailable when it cannot be reached."""
+        ...
+
+    async def export_kv(self, key: str, version: int) -> KvBlocks:
+        """Copies of what is kept under a cache key; no sequences where nothing is. What is in flight is not kept yet.
+
+        Raises:
+            KvRefused: the weights are of another version than this one.
+            EngineUnavailable: released, closed or unreachable.
+        """
+        ...
+
+    async def release_kv(self, key: str) -> None:
+        """Forget what is kept under a key: somebody else has it now, or nobody needs it. Unknown keys are ignored."""
+        ...
+
+    async def take_kv(self, key: str, source: str) -> int:
+        """Fetch what the engine at the URL `source` keeps under a key, and acknowledge it: it is released there.
+
+        Returns how many tokens came; 0 where it kept none.
+
+        Raises:
+            KvRefused: the two have weights of different versions, or of different models. It is released there too.
+            EngineUnavailable: one of the two is released, closed or unreachable.
+        """
         ...
 
     async def close(self) -> None:
@@ -233,6 +268,26 @@ class Engine(Generator, Protocol):
 
     async def resume(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
         """Take these weights and serve again after `release`. Raises WeightsRefused (and stays released)."""
+        ...
+
+    async def import_kv(self, blocks: KvBlocks) -> int:
+        """Keep another engine's keys and values under their key, as if computed here; how many tokens they are.
+
+        Raises:
+            KvRefused: computed by another version of the weights, or of another shape. Nothing was kept.
+            EngineUnavailable: released or closed.
+        """
+        ...
+
+    async def pin_kv(self, keys: Collection[str]) -> None:
+        """Hold what is or will be kept under these keys until `release_kv`, whatever else needs room.
+
+        New weights and `release` end every pin.
+        """
+        ...
+
+    async def unpinned(self) -> None:
+        """Wait until all that is kept under pinned keys by now was released."""
         ...
 
 

@@ -1,6 +1,7 @@
 """Keys and values of finished sequences, kept for calls that begin with the same tokens."""
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice
 
@@ -33,14 +34,35 @@ class Kept:
 class PrefixStore:
     """An LRU of sequences within a budget of tokens.
 
-    A sequence of the same key that a new one extends is replaced by it; forks of a history stay side by side.
+    A sequence of the same key that a new one extends is replaced by it; forks of a history stay side by side. Those of
+    a pinned key are never dropped for want of room: they wait to be handed over.
     """
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._kept: OrderedDict[int, Kept] = OrderedDict()  # least recently used first
         self._next = 0
+        self._pinned: set[str] = set()
         self.tokens = 0
+
+    @property
+    def keys(self) -> set[str]:
+        """Keys under which anything is kept."""
+        return {kept.key for kept in self._kept.values()}
+
+    def pin(self, keys: Collection[str]) -> None:
+        """Drop none of what is or will be kept under these keys, until it is released or forgotten."""
+        self._pinned |= set(keys)
+
+    def of(self, key: str) -> list[Kept]:
+        """All that is kept under a key, least recently used first."""
+        return [kept for kept in self._kept.values() if kept.key == key]
+
+    def release(self, key: str) -> None:
+        """Forget what is kept under a key, pinned or not."""
+        self._pinned.discard(key)
+        for number in [number for number, kept in self._kept.items() if kept.key == key]:
+            self._drop(number)
 
     def add(self, kept: Kept) -> None:
         """Retain a sequence and drop the least recently used beyond the budget; one longer than that is not kept."""
@@ -52,8 +74,8 @@ class PrefixStore:
         self._kept[self._next] = kept
         self._next += 1
         self.tokens += len(kept.tokens)
-        while self.tokens > self._budget:
-            self._drop(next(iter(self._kept)))
+        while self.tokens > self._budget and (oldest := self._oldest()) is not None:
+            self._drop(oldest)
 
     def find(self, key: str, tokens: Ids) -> tuple[int, Segment | None]:
         """The longest shared prefix, in tokens, and the segment that begins with it.
@@ -73,7 +95,12 @@ class PrefixStore:
     def clear(self) -> None:
         """Forget everything: the weights changed."""
         self._kept.clear()
+        self._pinned.clear()
         self.tokens = 0
+
+    def _oldest(self) -> int | None:
+        """The least recently used that nobody waits for."""
+        return next((number for number, kept in self._kept.items() if kept.key not in self._pinned), None)
 
     def _candidates(self, key: str) -> list[int]:
         recent = list(reversed(self._kept))

@@ -6,12 +6,23 @@ from typing import Self
 import aiohttp
 from pydantic import ValidationError
 
-from gyre.engines.port import EngineUnavailable, GenerateRequest, Generation, Health
-from gyre.engines.wire import AbortBody, ErrorBody, GenerateBody, GenerationBody, HealthBody
+from gyre.engines.blocks import KvBlocks
+from gyre.engines.port import EngineUnavailable, GenerateRequest, Generation, Health, KvRefused
+from gyre.engines.wire import (
+    AbortBody,
+    ErrorBody,
+    GenerateBody,
+    GenerationBody,
+    HealthBody,
+    KvBody,
+    KvReleaseBody,
+    KvTakeBody,
+    KvTakenBody,
+)
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
-"""For /health and /abort; a generation may take as long as it takes."""
+"""For all but a generation, which may take as long as it takes."""
 
 
 class RemoteEngine:
@@ -43,6 +54,24 @@ class RemoteEngine:
         """See `Generator`."""
         body = HealthBody.model_validate_json(await self._ask("GET", "/health", None, ANSWER_SECONDS))
         return Health(body.version, body.running, body.context, body.admitting)
+
+    async def export_kv(self, key: str, version: int) -> KvBlocks:
+        """See `Generator`."""
+        body = KvBody(key=key, version=version).model_dump_json()
+        answer = await self._ask("POST", "/kv/export", body, ANSWER_SECONDS)
+        try:
+            return KvBlocks.unpacked(answer)
+        except ValueError as error:
+            raise KvRefused(f"engine at {self._url}: what it sent cannot be read: {error}") from error
+
+    async def release_kv(self, key: str) -> None:
+        """See `Generator`."""
+        await self._ask("POST", "/kv/release", KvReleaseBody(key=key).model_dump_json(), ANSWER_SECONDS)
+
+    async def take_kv(self, key: str, source: str) -> int:
+        """See `Generator`."""
+        body = KvTakeBody(key=key, source=source).model_dump_json()
+        return KvTakenBody.model_validate_json(await self._ask("POST", "/kv/take", body, ANSWER_SECONDS)).tokens
 
     async def close(self) -> None:
         """Close the connections; the engine lives on."""

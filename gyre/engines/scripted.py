@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gyre.engines.handoff import Remembered, fetch
 from gyre.engines.port import (
     EngineUnavailable,
     Finish,
@@ -14,8 +15,10 @@ from gyre.engines.port import (
     Health,
     RequestRefused,
     check_context,
+    packed,
 )
 from gyre.engines.spans import add_span
+from schemas.base import ints, pack_ints
 from schemas.calls import VersionSpan
 
 if TYPE_CHECKING:
@@ -56,13 +59,14 @@ def replay(lines: Iterable[Line]) -> Script:
 class _Flight:
     """One request being answered."""
 
+    request: GenerateRequest
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[VersionSpan] = field(default_factory=list)
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class ScriptedEngine:
+class ScriptedEngine(Remembered):
     """Replays a script token by token, with an engine's manners.
 
     A line ends at max_tokens or at its first stop token; one that runs out ends with the request's first stop token, or
@@ -71,18 +75,11 @@ class ScriptedEngine:
     """
 
     def __init__(self, script: Script, *, context: int = 4096, version: int = 0, pace: Pace = yield_once) -> None:
+        super().__init__(version)
         self._script = script
         self._context = context
-        self._version = version
         self._pace = pace
         self._flights: dict[str, _Flight] = {}
-        self._seen: dict[str, tuple[int, ...]] = {}
-        self._down: str = ""
-
-    @property
-    def version(self) -> int:
-        """See `Engine`."""
-        return self._version
 
     @property
     def running(self) -> int:
@@ -98,13 +95,14 @@ class ScriptedEngine:
         """See `Generator`."""
         self._check(request)
         line = self._script(request)
-        cached = _common_prefix(self._seen.get(request.cache_key, ()), tuple(request.input_ids)[:-1])
-        flight = self._flights[request.request_id] = _Flight()
+        cached = _common_prefix(ints(self._seen.get(request.cache_key, b"")), list(request.input_ids)[:-1])
+        flight = self._flights[request.request_id] = _Flight(request)
         try:
             finish = await self._speak(request, line, flight)
         finally:
             del self._flights[request.request_id]
-        self._seen[request.cache_key] = (*request.input_ids, *flight.output_ids)
+        if finish != "abort":
+            self._remember(flight)
         return Generation(
             tuple(flight.output_ids), tuple(flight.logprobs), tuple(flight.versions), finish, cached, 0.0, 0.0
         )
@@ -112,12 +110,16 @@ class ScriptedEngine:
     async def abort(self, request_id: str) -> None:
         """See `Generator`."""
         if flight := self._flights.get(request_id):
-            flight.aborted.set()
+            self._cut(flight)
 
     async def abort_all(self) -> None:
         """See `Generator`."""
         for flight in self._flights.values():
-            flight.aborted.set()
+            self._cut(flight)
+
+    async def take_kv(self, key: str, source: str) -> int:
+        """See `Generator`."""
+        return await fetch(self, key, source)
 
     async def health(self) -> Health:
         """See `Generator`."""
@@ -138,15 +140,23 @@ class ScriptedEngine:
         """See `Engine`."""
         await self.abort_all()
         self._down = "released"
+        self._forget()
 
     async def resume(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
         """See `Engine`."""
         self._down = ""
         self._take(version)
 
+    def _cut(self, flight: _Flight) -> None:
+        flight.aborted.set()
+        self._remember(flight)
+
+    def _remember(self, flight: _Flight) -> None:
+        self._seen[flight.request.cache_key] = packed(flight.request.input_ids) + pack_ints(flight.output_ids)
+
     def _take(self, version: int) -> None:
         self._version = version
-        self._seen.clear()
+        self._forget()
 
     def _check(self, request: GenerateRequest) -> None:
         if self._down:
@@ -183,5 +193,5 @@ def _padded(line: Line) -> tuple[float, ...]:
     return line.logprobs + (0.0,) * (len(line.output_ids) - len(line.logprobs))
 
 
-def _common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+def _common_prefix(left: list[int], right: list[int]) -> int:
     return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

@@ -7,32 +7,40 @@ The thread alone touches the model and the caches; everything asked of it runs b
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import get_layer_types_and_kwargs
 
 from gyre.engines.batch import Row
+from gyre.engines.blocks import KvBlocks, KvSequence
 from gyre.engines.decoder import Decoder
+from gyre.engines.handoff import Pins, fetch
+from gyre.engines.kv import packed_segment, unpacked_segment
 from gyre.engines.port import (
     EngineError,
     EngineUnavailable,
     GenerateRequest,
     Generation,
     Health,
+    KvRefused,
     RequestRefused,
     check_context,
 )
+from gyre.engines.prefix import Kept
 from gyre.engines.weights import Parameters
+from schemas.base import pack_ints
 
 Work = Callable[[], None]
+Result = TypeVar("Result")
 
 
 class TorchEngine:
@@ -58,6 +66,8 @@ class TorchEngine:
         self._decoder = Decoder(model, version, rows, prefix_tokens, chunk_tokens, perf_counter)
         self._context = int(model.config.max_position_embeddings)
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)
+        self._kv_shape = _kv_shape(model.config)
+        self._pins = Pins()
         self._flights: dict[str, Row] = {}
         self._down = ""
         self._changing = asyncio.Lock()
@@ -99,16 +109,67 @@ class TorchEngine:
 
     async def abort(self, request_id: str) -> None:
         """See `Generator`."""
-        if (row := self._flights.get(request_id)) is not None:
+        if (row := self._flights.get(request_id)) is not None and self._down != "closed":
             await self._between_steps(lambda: self._decoder.abort(lambda other: other is row))
 
     async def abort_all(self) -> None:
         """See `Generator`."""
-        await self._between_steps(self._abort_all)
+        if self._down != "closed":
+            await self._between_steps(self._abort_all)
 
     async def health(self) -> Health:
         """See `Generator`."""
         return Health(self.version, self.running, self._context, admitting=not self._down)
+
+    async def export_kv(self, key: str, version: int) -> KvBlocks:
+        """See `Generator`. Only what lies in memory is collected between two steps; it is packed beside them."""
+        self._check_up()
+
+        def collect() -> tuple[int, list[Kept]]:
+            return self._decoder.version, self._decoder.kept(key)
+
+        found, kept = await self._between_steps(collect)
+        _check_version(found, version)
+        packed = await asyncio.to_thread(lambda: tuple(_packed(each) for each in kept if len(each.tokens)))
+        return KvBlocks(key, version, packed)
+
+    async def release_kv(self, key: str) -> None:
+        """See `Generator`."""
+        if not self._down:
+            await self._between_steps(lambda: self._decoder.release(key))
+        self._pins.drop(key)
+
+    async def take_kv(self, key: str, source: str) -> int:
+        """See `Generator`."""
+        return await fetch(self, key, source)
+
+    async def import_kv(self, blocks: KvBlocks) -> int:
+        """See `Engine`."""
+        self._check_up()
+        for sequence in blocks.sequences:
+            if sequence.shape != self._kv_shape:
+                raise KvRefused(f"shape {sequence.shape}: this model's is {self._kv_shape}; compute it anew")
+        kept = await asyncio.to_thread(lambda: [_unpacked(blocks.key, each) for each in blocks.sequences])
+
+        def keep() -> None:
+            _check_version(self._decoder.version, blocks.version)
+            self._decoder.keep(kept)
+
+        await self._between_steps(keep)
+        return blocks.tokens
+
+    async def pin_kv(self, keys: Collection[str]) -> None:
+        """See `Engine`."""
+        self._check_up()
+        held = set(keys)
+        await self._between_steps(lambda: self._decoder.pin(held))
+        self._pins.hold(held)
+
+    async def unpinned(self) -> None:
+        """See `Engine`."""
+        if not self._down:
+            self._pins.narrow(await self._between_steps(self._decoder.kept_keys))
+        await self._pins.wait()
 
     async def close(self) -> None:
         """See `Generator`."""
@@ -131,6 +192,7 @@ class TorchEngine:
                 return
             self._down = "released"
             await self._between_steps(self._free)
+            self._pins.clear()
 
     async def resume(self, weights: Path | Mapping[str, Tensor], version: int) -> None:
         """See `Engine`."""
@@ -148,6 +210,11 @@ class TorchEngine:
             self._decoder.restart(version)
 
         await self._between_steps(swap)
+        self._pins.clear()
+
+    def _check_up(self) -> None:
+        if self._down:
+            raise EngineUnavailable(f"engine is {self._down}: it has no cache")
 
     def _abort_all(self) -> None:
         self._decoder.abort(lambda _: True)
@@ -157,23 +224,21 @@ class TorchEngine:
         self._decoder.forget()
         self._parameters.free()
 
-    async def _between_steps(self, work: Work) -> None:
-        """Run on the worker thread, after the step under way."""
+    async def _between_steps(self, work: Callable[[], Result]) -> Result:
+        """Run on the worker thread, after the step under way. Raises EngineUnavailable once there is none."""
         if self._down == "closed":
-            return
-        done: Future[None] = Future()
+            raise EngineUnavailable("engine is closed: make a new one")
+        done: Future[Result] = Future()
         done.set_running_or_notify_cancel()
 
         def run() -> None:
             try:
-                work()
+                done.set_result(work())
             except Exception as error:  # noqa: BLE001  the caller gets it
                 done.set_exception(error)
-            else:
-                done.set_result(None)
 
         self._inbox.put(run)
-        await asyncio.wrap_future(done)
+        return await asyncio.wrap_future(done)
 
     def _work(self) -> None:
         """The worker thread: what was asked, then a step, until closed."""
@@ -200,3 +265,25 @@ def _check_model(model: Any) -> None:
     kinds = set(get_layer_types_and_kwargs(model.config)[0])
     if kinds != {"full_attention"}:
         raise EngineError(f"model: layers of kind {sorted(kinds)}; only full_attention is served")
+
+
+def _kv_shape(config: Any) -> tuple[int, int, int]:
+    """(layers, key-value heads, dimension of a head) of what a model caches."""
+    heads = int(config.num_attention_heads)
+    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return int(config.num_hidden_layers), int(getattr(config, "num_key_value_heads", None) or heads), int(dim)
+
+
+def _check_version(found: int, asked: int) -> None:
+    if found != asked:
+        raise KvRefused(f"version {asked}: this engine has version {found}; compute it anew")
+
+
+def _packed(kept: Kept) -> KvSequence:
+    shape, data = packed_segment(kept.segment)
+    return KvSequence(pack_ints(kept.tokens.tolist()), shape, data)
+
+
+def _unpacked(key: str, sequence: KvSequence) -> Kept:
+    tokens = np.frombuffer(sequence.token_ids, "<i4").astype(np.int64)
+    return Kept(key, tokens, unpacked_segment(sequence.shape, sequence.tokens, sequence.data))

@@ -1,4 +1,4 @@
-"""The HTTP form of a generator: bodies of `POST /generate`, `POST /abort` and `GET /health`, and its errors.
+"""The HTTP form of a generator: bodies of what it is asked and answers, and its errors.
 
 Token ids and log-probabilities are packed (base64 of little-endian int32 / float32), to come back bit for bit.
 """
@@ -8,12 +8,14 @@ from typing import Literal
 
 from gyre.engines.port import (
     ContextOverflow,
+    EngineDraining,
     EngineError,
     EngineFailed,
     EngineUnavailable,
     Finish,
     GenerateRequest,
     Generation,
+    KvRefused,
     RequestRefused,
     Sampling,
     packed,
@@ -21,10 +23,11 @@ from gyre.engines.port import (
 from schemas.base import Float32s, Int32s, Model, floats, ints, pack_floats, pack_ints
 from schemas.calls import SamplingRecord, VersionSpan
 
-ErrorKind = Literal["context_overflow", "refused", "draining", "unavailable", "failed"]
+ErrorKind = Literal["context_overflow", "refused", "kv_refused", "draining", "unavailable", "failed"]
 STATUS: dict[ErrorKind, int] = {
     "context_overflow": 400,
     "refused": 400,
+    "kv_refused": 409,
     "draining": 503,
     "unavailable": 503,
     "failed": 500,
@@ -71,6 +74,7 @@ class GenerationBody(Model):
     cached_tokens: int
     queue_seconds: float
     engine_seconds: float
+    prefill_seconds: float = 0.0
 
     @classmethod
     def of(cls, generation: Generation) -> "GenerationBody":
@@ -83,6 +87,7 @@ class GenerationBody(Model):
             cached_tokens=generation.cached_tokens,
             queue_seconds=generation.queue_seconds,
             engine_seconds=generation.engine_seconds,
+            prefill_seconds=generation.prefill_seconds,
         )
 
     def generation(self) -> Generation:
@@ -95,6 +100,7 @@ class GenerationBody(Model):
             cached_tokens=self.cached_tokens,
             queue_seconds=self.queue_seconds,
             engine_seconds=self.engine_seconds,
+            prefill_seconds=self.prefill_seconds,
         )
 
 
@@ -102,6 +108,32 @@ class AbortBody(Model):
     """`POST /abort`: this request, or every one when `request_id` is null."""
 
     request_id: str | None
+
+
+class KvBody(Model):
+    """`POST /kv/export` (answered by the bytes of `gyre.engines.blocks`)."""
+
+    key: str
+    version: int
+
+
+class KvReleaseBody(Model):
+    """`POST /kv/release`: the acknowledgement of whoever took them."""
+
+    key: str
+
+
+class KvTakeBody(Model):
+    """`POST /kv/take`: fetch them from the engine at this URL."""
+
+    key: str
+    source: str
+
+
+class KvTakenBody(Model):
+    """The answer to `POST /kv/take`."""
+
+    tokens: int
 
 
 class HealthBody(Model):
@@ -129,6 +161,8 @@ class ErrorBody(Model):
                 return cls(error="context_overflow", detail=str(error), tokens=error.tokens, maximum=error.maximum)
             case RequestRefused():
                 return cls(error="refused", detail=str(error))
+            case KvRefused():
+                return cls(error="kv_refused", detail=str(error))
             case EngineUnavailable():
                 return cls(error="unavailable", detail=str(error))
             case _:
@@ -141,7 +175,11 @@ class ErrorBody(Model):
                 return ContextOverflow(self.tokens, self.maximum)
             case "refused":
                 return RequestRefused(self.detail)
-            case "draining" | "unavailable":
+            case "kv_refused":
+                return KvRefused(self.detail)
+            case "draining":
+                return EngineDraining(self.detail)
+            case "unavailable":
                 return EngineUnavailable(self.detail)
             case "failed":
                 return EngineFailed(self.detail)
