@@ -70,6 +70,8 @@ class CellsSection(Section):
     """Time between two heartbeats of a cell, seconds."""
     lost_after_seconds: Positive = 15.0
     """Silence after which a cell is lost, seconds; at least three heartbeats."""
+    handoff_seconds: NotNegative = 2.0
+    """How long a leaving cell keeps its caches for those that take over, seconds; 0: they compute everything again."""
 
     @model_validator(mode="after")
     def _a_late_heartbeat_is_no_death(self) -> Self:

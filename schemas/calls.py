@@ -92,6 +92,27 @@ class ModelCallRetried(Model):
     """Partial output tokens that the continued request starts from."""
 
 
+class ModelCallContinued(Model):
+    """Said by `proxy`: a request that was taken up again has gone on at the new cell, and how long that took.
+
+    After one or more ModelCallRetried of the call, once there are further tokens.
+    """
+
+    type: Literal["ModelCallContinued"] = "ModelCallContinued"
+    v: Literal[1] = 1
+    execution: Token
+    call: Token
+    from_cell: NonNegativeInt
+    """The one that had it first of those that were retried since it last went on."""
+    to_cell: NonNegativeInt
+    context_tokens: PositiveInt
+    """Prompt and partial output that it went on from."""
+    cached_tokens: NonNegativeInt
+    """Of these: keys and values that the new cell had, kept or handed over."""
+    seconds: NonNegativeFloat
+    """From the end at the old cell to the first token at the new one."""
+
+
 class HistoryRejected(Model):
     """Said by `proxy`: a request that could not be aligned or rendered; it has no record and trains nothing."""
 
@@ -123,7 +144,7 @@ class RouteMoved(Model):
 
 
 class RequestCancelled(Model):
-    """Said by `proxy`: an outstanding engine request was cancelled (client gone, execution ended)."""
+    """Said by `proxy`: an engine request was cancelled (client gone, execution ended, or its cell left rollout)."""
 
     type: Literal["RequestCancelled"] = "RequestCancelled"
     v: Literal[1] = 1

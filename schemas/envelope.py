@@ -25,6 +25,7 @@ Event = Annotated[
     | dispatch.ExecutionTerminated
     | calls.ModelCallRecorded
     | calls.ModelCallRetried
+    | calls.ModelCallContinued
     | calls.HistoryRejected
     | calls.RouteAssigned
     | calls.RouteMoved

@@ -45,7 +45,11 @@ class RoleTransitionRequested(Model):
 
 
 class RoleTransitionPhaseCompleted(Model):
-    """Said by `cell`: one phase of a transition, with its duration."""
+    """Said by `cell`: one phase of a transition, with its duration.
+
+    To training: stop (admits no requests), reroute (its routes move), pin (its caches stay), cancel (its requests end,
+    to be taken up elsewhere), handoff (its caches are fetched), offload, restore. To rollout: offload, restore, admit.
+    """
 
     type: Literal["RoleTransitionPhaseCompleted"] = "RoleTransitionPhaseCompleted"
     v: Literal[1] = 1
@@ -53,6 +57,10 @@ class RoleTransitionPhaseCompleted(Model):
     cell: NonNegativeInt
     phase: str
     seconds: NonNegativeFloat
+    requests: NonNegativeInt = 0
+    """Requests in flight that `cancel` ended."""
+    resident_bytes: NonNegativeInt = 0
+    """Memory of the cell's process that lies in RAM after the phase; 0: not measured."""
 
 
 class RoleTransitionCompleted(Model):

@@ -24,8 +24,8 @@ _SAYS: Mapping[Service, str] = {
     ),
     "runner": "ExecutionLaunched ExecutionTerminated",
     "proxy": (
-        "ModelCallRecorded ModelCallRetried HistoryRejected RouteAssigned RouteMoved RequestCancelled "
-        "KvHandoffCompleted RecordsSealed"
+        "ModelCallRecorded ModelCallRetried ModelCallContinued HistoryRejected RouteAssigned RouteMoved "
+        "RequestCancelled KvHandoffCompleted RecordsSealed"
     ),
     "builder": "TreeBuilt",
     "evaluator": "AssessmentRecorded RewardAssigned RewardUnresolved RegradeStarted RegradeCompleted",

@@ -16,6 +16,7 @@ from schemas.base import ints
 from schemas.calls import (
     HistoryRejected,
     KvHandoffCompleted,
+    ModelCallContinued,
     ModelCallRecorded,
     ModelCallRetried,
     RequestCancelled,
@@ -26,7 +27,7 @@ from services.execution_log import ExecutionNotFound, Facts, Said, chat_model, f
 from services.source import Source, messages
 
 _OF_ROUTE = (RouteAssigned, RouteMoved, KvHandoffCompleted)
-_OF_CALL = (ModelCallRetried, RequestCancelled, HistoryRejected)
+_OF_CALL = (ModelCallRetried, ModelCallContinued, RequestCancelled, HistoryRejected)
 _SLACK_SECONDS = 0.25
 """What lies between an answer and its record: a route that moved this shortly before or after is the call's too."""
 _PACKED = {"input_ids", "output_ids", "logprobs", "messages", "reply", "type", "v"}

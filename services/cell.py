@@ -1,9 +1,7 @@
 """A cell agent: an engine and a trainer in one process, doing what `gyre.core.cell` chooses (design §6, §8)."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from aiohttp import web
 
@@ -12,16 +10,12 @@ from bus.log import BusPort
 from gyre.core import cell
 from gyre.core.cell import Deed
 from gyre.engines.port import Engine
-from schemas.roles import (
-    CellRegistered,
-    RoleTransitionCompleted,
-    RoleTransitionPhaseCompleted,
-    RoleTransitionRequested,
-)
+from schemas.roles import CellRegistered
 from services.cell_desk import Desk
-from services.cell_training import Training, weights_path
+from services.cell_roles import Roles
+from services.cell_training import Training
 from services.engine_server import engine_app, engine_runner
-from services.memory import give_back, share_one_arena
+from services.memory import share_one_arena
 from services.place import Place
 from services.replica import Replica, load_replica
 
@@ -34,10 +28,10 @@ class CellAgent:
         self._desk = Desk(place, bus, index)
         self._engine: Engine = replica.engine
         self._training = training = Training(self._desk, replica)
-        self._admitting = False
+        self._roles = roles = Roles(self._desk, replica.engine, training)
         self._deeds: dict[Deed, Callable[[], Awaitable[None]]] = {
-            "move": self._move,
-            "serve": self._load_engine,
+            "move": roles.move,
+            "serve": roles.serve,
             "discard": training.discard,
             "join": training.join,
             "claim": training.claim,
@@ -49,7 +43,7 @@ class CellAgent:
 
     async def run(self) -> None:
         """Be this cell until cancelled. Raises `CellReplaced`, `CellLeftBehind`."""
-        runner = engine_runner(engine_app(self._engine, lambda: self._admitting))
+        runner = engine_runner(engine_app(self._engine, lambda: self._roles.admitting))
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
@@ -76,7 +70,8 @@ class CellAgent:
     async def _act(self, url: str) -> None:
         desk = self._desk
         await desk.heard(await desk.bus.ev.head())
-        await self._load_engine()
+        await self._training.release()
+        await self._roles.serve()
         registered = CellRegistered(
             cell=desk.index,
             instance=desk.place.instance,
@@ -84,7 +79,7 @@ class CellAgent:
             capacity=desk.place.config.cells.concurrency,
             version=desk.held.engine_version,
         )
-        self._admitting = True
+        self._roles.admitting = True
         await desk.register(registered)
         while True:
             await desk.heard()
@@ -95,50 +90,6 @@ class CellAgent:
                 await desk.until(lambda before=before: desk.sequence > before)  # type: ignore[misc]
             else:
                 await self._deeds[deed]()
-
-    async def _load_engine(self) -> None:
-        desk = self._desk
-        version, reference = desk.view.target
-        weights = weights_path(desk.place, reference)
-        if desk.held.engine_version == -1:
-            await self._engine.resume(weights, version)
-        else:
-            await self._engine.load(weights, version)
-        desk.held = replace(desk.held, engine_version=version)
-
-    async def _move(self) -> None:
-        desk = self._desk
-        request = desk.view.requests[desk.index]
-        if request.to == "train":
-            self._admitting = False
-            phases = (("drain", self._engine.abort_all), ("offload", self._offload))
-        else:
-            phases = (("release", self._training.release), ("load", self._load_engine))
-        events = [await self._phase(request, name, work) for name, work in phases]
-        give_back()
-        version = desk.held.engine_version if request.to == "rollout" else desk.view.ledger.version
-        done = RoleTransitionCompleted(
-            transition=request.transition,
-            cell=desk.index,
-            instance=desk.place.instance,
-            to=request.to,
-            version=max(0, version),
-        )
-        self._admitting = request.to == "rollout"
-        await desk.say(("cell", desk.index), *events, done)
-
-    async def _phase(
-        self, request: RoleTransitionRequested, name: str, work: Callable[[], Awaitable[None]]
-    ) -> RoleTransitionPhaseCompleted:
-        began = time.monotonic()
-        await work()
-        return RoleTransitionPhaseCompleted(
-            transition=request.transition, cell=self._desk.index, phase=name, seconds=time.monotonic() - began
-        )
-
-    async def _offload(self) -> None:
-        await self._engine.release()
-        self._desk.held = replace(self._desk.held, engine_version=-1)
 
 
 async def serve(place: Place, bus: BusPort, index: int) -> None:

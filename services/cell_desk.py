@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from bus.errors import Conflict, Unavailable
 from bus.log import BusPort, Expect, Stored
-from gyre.core import cell, ledger
+from gyre.core import cell, ledger, routes
 from gyre.core.cell import Held, View
+from gyre.core.routes import Routes
 from gyre.errors import GyreError
 from schemas.envelope import Event
 from services.place import Place
@@ -32,6 +33,8 @@ class Desk:
         self.place, self.bus, self.index = place, bus, index
         config = place.config
         self.view = View(steps=config.run.steps, burst=config.schedule.mu, trainers=config.cells.trainers)
+        self.routes = Routes()
+        """Who is served where, as the log has it by now."""
         self.held = Held(index, place.instance, engine_version=-1, trainer_version=-1)
         self.sequence = 0
         self._said = 0
@@ -50,6 +53,7 @@ class Desk:
     def _fold(self, stored: Stored) -> None:
         for event in stored.commit.events if stored.commit else ():
             self.view = cell.evolve(self.view, stored.sequence, event)
+            self.routes = routes.evolve(self.routes, event)
         if stored.subject == self.place.subject("core"):
             self._core_last = stored.sequence
         self.sequence = stored.sequence

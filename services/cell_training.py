@@ -68,13 +68,18 @@ class Training:
         """Hold the step's weights and an empty gradient, and say so."""
         desk = self._desk
         state = desk.view.ledger
-        if desk.held.trainer_version != state.version:
-            await asyncio.to_thread(self._load)
+        await self.restore()
         self._trainer.zero()
         self._forget()
-        desk.held = replace(desk.held, trainer_version=state.version)
         joined = CellJoined(step=state.step, cell=desk.index, instance=desk.place.instance, version=state.version)
         await desk.say(("cell", desk.index), joined)
+
+    async def restore(self) -> None:
+        """Hold the weights of the step that is collecting, on the core the optimizer's state too; `TrainerError`."""
+        desk, version = self._desk, self._desk.view.ledger.version
+        if desk.held.trainer_version != version:
+            await asyncio.to_thread(self._load)
+            desk.held = replace(desk.held, trainer_version=version)
 
     def _load(self) -> None:
         desk = self._desk

@@ -26,9 +26,11 @@ from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
 from services.place import Place
 from services.proxy_calls import Calls
-from services.proxy_draw import Connect, Engines
+from services.proxy_draw import Engines
 from services.proxy_http import proxy_app
+from services.proxy_moves import Connect, Moves
 from services.proxy_world import World
+from services.speaker import Speaker
 
 KEEP_ALIVE_SECONDS = 10.0
 _BIND_SECONDS = 10.0
@@ -66,6 +68,8 @@ class ProxySettings:
     tool_parser: str = "auto"
     thinking_parser: str = "auto"
     """As `rollout.tool_parser` and `rollout.thinking_parser` say."""
+    handoff_seconds: float = 2.0
+    """As `cells.handoff_seconds` says."""
 
 
 async def serve(place: Place, bus: BusPort) -> None:
@@ -83,6 +87,7 @@ async def serve(place: Place, bus: BusPort) -> None:
         tool_parser=config.rollout.tool_parser,
         thinking_parser=config.rollout.thinking_parser,
         harness=config.harness.adapter,
+        handoff_seconds=config.cells.handoff_seconds,
     )
     await serve_proxy(bus, settings)
 
@@ -101,8 +106,10 @@ async def serve_proxy(bus: BusPort, settings: ProxySettings, connect: Connect = 
     world = World(bus, secret, settings.seed)
     limits = Limits(settings.temperature, settings.max_tokens, settings.context_tokens)
     harness = find_adapter(settings.harness)
-    engines = Engines(world, connect, bus.instance, template.stop_token_ids)
-    calls = Calls(bus, world, engines, lambda name, seed: Session(name, seed, template, limits, harness))
+    speaker = Speaker(bus)
+    moves = Moves(world, speaker, connect, settings.handoff_seconds)
+    engines = Engines(world, moves, bus.instance, template.stop_token_ids)
+    calls = Calls(bus, world, engines, speaker, lambda name, seed: Session(name, seed, template, limits, harness))
     following = asyncio.create_task(world.follow())
     ready = asyncio.create_task(world.caught_up())
     app = proxy_app(world, calls, ready, settings.context_tokens, settings.keep_alive_seconds)
@@ -111,13 +118,19 @@ async def serve_proxy(bus: BusPort, settings: ProxySettings, connect: Connect = 
         await runner.setup()
         await _listen(runner, settings)
         sealing = asyncio.create_task(_seal(world, calls, ready))
-        await _until_one_fails(following, sealing)
+        moving = asyncio.create_task(_move(moves, ready))
+        await _until_one_fails(following, sealing, moving)
     finally:
         following.cancel()
         ready.cancel()
         await calls.close()
         await runner.cleanup()
-        await engines.close()
+        await moves.close()
+
+
+async def _move(moves: Moves, ready: "asyncio.Task[None]") -> None:
+    await asyncio.shield(ready)
+    await moves.run()
 
 
 def _template(settings: ProxySettings) -> Template:

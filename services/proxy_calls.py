@@ -33,11 +33,16 @@ class Calls:
     """All seats."""
 
     def __init__(
-        self, bus: BusPort, world: World, engines: Engines, new_session: Callable[[str, int], Session]
+        self,
+        bus: BusPort,
+        world: World,
+        engines: Engines,
+        speaker: Speaker,
+        new_session: Callable[[str, int], Session],
     ) -> None:
         """`new_session` makes an empty session from an execution and its seed."""
         self._bus, self._world, self._engines, self._new_session = bus, world, engines, new_session
-        self._speaker = Speaker(bus)
+        self._speaker = speaker
         self._unknown: set[str] = set()
         self._seats: dict[str, asyncio.Task[Seat]] = {}
 

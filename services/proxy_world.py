@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Set as AbstractSet
 
 from bus.log import BusPort, Stored
 from gyre.core.admission import seed_of
@@ -88,7 +89,7 @@ class World:
         """What the execution's sampling is seeded with."""
         return self.routes.seeds.get(execution, seed_of(self._seed, execution))
 
-    async def cell_for(self, execution: str, avoid: set[int]) -> tuple[int, Cell]:
+    async def cell_for(self, execution: str, avoid: AbstractSet[int]) -> tuple[int, Cell]:
         """Where the execution's next request goes; waits while no cell serves."""
         while True:
             index = choose(self.routes, execution, avoid)

@@ -21,6 +21,11 @@ from schemas.roles import (
 )
 from schemas.runs import EvaluationScored, EvaluationStarted
 
+LEFT = "the cell left rollout"
+LOST = "the cell is lost"
+FAILED = "the cell failed"
+"""Why a route moved."""
+
 _OfCell = CellRegistered | CellLost | RoleTransitionRequested | RoleTransitionCompleted | RoleTransitionFailed
 
 
@@ -61,11 +66,10 @@ def evolve(routes: Routes, event: Event) -> Routes:
 
 
 def choose(routes: Routes, execution: str, avoid: AbstractSet[int] = frozenset()) -> int | None:
-    """The cell for an execution's next request: where it is, else the least loaded; None while no cell serves.
+    """The cell for an execution's next request; None while no cell serves.
 
-    Load is assigned executions per place of capacity, so that no cell is overfull while another has room; the highest
-    index wins a tie, since the core cell, 0, trains first (design §6). Cells in `avoid` just failed: they are taken
-    only when there is no other.
+    It stays where it is. One that was nowhere goes to the least loaded cell, one whose cell serves no more onward as
+    `moves` says. Cells in `avoid` just failed: they are taken only when there is no other.
     """
     serving = {index: cell for index, cell in routes.cells.items() if cell.serving}
     candidates = {index: cell for index, cell in serving.items() if index not in avoid} or serving
@@ -73,7 +77,48 @@ def choose(routes: Routes, execution: str, avoid: AbstractSet[int] = frozenset()
     if held in candidates:
         return held
     counts = Counter(routes.assigned.values())
+    return _least_loaded(candidates, counts) if held is None else _onward(candidates, counts)
+
+
+def moves(routes: Routes) -> tuple[RouteMoved, ...]:
+    """Every route that points at a cell which serves no more, and where it goes on (design §6); () while none serves.
+
+    Standalone engines come first, then rollout cells in descending index: their indexes follow the cells', so the order
+    is that of the index. Each is filled up to its capacity before the next, since it is expected to serve longer: the
+    core trains first, then satellites from the lowest index on. Executions that only wait for their seal stay.
+    """
+    serving = {index: cell for index, cell in routes.cells.items() if cell.serving}
+    counts = Counter(routes.assigned.values())
+    found: list[RouteMoved] = []
+    for execution, held in routes.assigned.items():
+        if held in serving or execution in routes.closing:
+            continue
+        index = _onward(serving, counts)
+        if index is None:
+            break
+        counts[index] += 1
+        reason = LEFT if held in routes.cells else LOST
+        found.append(RouteMoved(execution=execution, from_cell=held, to_cell=index, reason=reason))
+    return tuple(found)
+
+
+def vacated(routes: Routes, index: int) -> bool:
+    """Whether no route points at a cell that could point at another."""
+    elsewhere = any(cell.serving for number, cell in routes.cells.items() if number != index)
+    return not elsewhere or not any(
+        held == index and execution not in routes.closing for execution, held in routes.assigned.items()
+    )
+
+
+def _least_loaded(candidates: Mapping[int, Cell], counts: Counter[int]) -> int | None:
+    """By assigned executions per place of capacity; the highest index wins a tie."""
     return min(candidates, key=lambda index: (counts[index] / candidates[index].capacity, -index), default=None)
+
+
+def _onward(candidates: Mapping[int, Cell], counts: Counter[int]) -> int | None:
+    """The highest index that has room; where none has, the least loaded: requests in excess wait there."""
+    roomy = [index for index, cell in candidates.items() if counts[index] < cell.capacity]
+    return max(roomy) if roomy else _least_loaded(candidates, counts)
 
 
 def _launched(routes: Routes, event: ExecutionLaunched) -> Routes:

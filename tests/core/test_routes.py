@@ -5,7 +5,7 @@ from collections import Counter
 import hypothesis
 from hypothesis import strategies as st
 
-from gyre.core.routes import Routes, choose, evolve
+from gyre.core.routes import LEFT, LOST, Routes, choose, evolve, moves, vacated
 from schemas.calls import RecordsSealed, RouteAssigned, RouteMoved
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
 from schemas.envelope import Event
@@ -90,13 +90,77 @@ def test_between_equal_cells_calls_go_to_the_one_that_trains_last() -> None:
     assert choose(given(cell(0), cell(1), cell(2), DISPATCHED), "x") == 2
 
 
-def test_a_leaving_cells_executions_go_on_in_descending_order() -> None:
-    names = ["x", "y"]
-    known = [DISPATCHED.model_copy(update={"execution": name}) for name in names]
-    on_core = [RouteAssigned(execution=name, cell=0) for name in names]
-    routes = given(cell(0), cell(1), cell(2), *known, *on_core, to("train"))
+def on_core(*names: str) -> list[Event]:
+    """Executions that run, all of them routed to the core."""
+    known: list[Event] = [DISPATCHED.model_copy(update={"execution": name}) for name in names]
+    return known + [RouteAssigned(execution=name, cell=0) for name in names]
+
+
+def test_a_leaving_cells_executions_fill_the_others_in_descending_order() -> None:
+    routes = given(cell(0), cell(1), cell(2, capacity=2), *on_core("x", "y", "z"), to("train"))
+    assert [(each.execution, each.to_cell, each.reason) for each in moves(routes)] == [
+        ("x", 2, LEFT),
+        ("y", 2, LEFT),
+        ("z", 1, LEFT),
+    ]
     assert choose(routes, "x") == 2
-    assert choose(evolve(routes, RouteMoved(execution="x", from_cell=0, to_cell=2, reason="r")), "y") == 1
+
+
+def test_a_route_moves_once_for_each_time_that_its_cell_leaves() -> None:
+    routes = given(cell(0), cell(1), cell(2), *on_core("x"), to("train"))
+    (moved,) = moves(routes)
+    assert moves(evolve(routes, moved)) == ()
+    assert moves(evolve(evolve(routes, moved), to("train", 1, "i1"))) == ()
+    assert [each.to_cell for each in moves(evolve(evolve(routes, moved), to("train", 2, "i2")))] == [1]
+
+
+def test_routes_of_a_lost_cell_move_and_say_so() -> None:
+    lost = CellLost(cell=0, instance="i0", reason="silent")
+    assert [each.reason for each in moves(given(cell(0), cell(1), *on_core("x"), lost))] == [LOST]
+
+
+def test_without_a_cell_that_serves_nothing_moves() -> None:
+    assert moves(given(cell(0), *on_core("x"), to("train"))) == ()
+
+
+def test_an_execution_that_only_waits_for_its_seal_does_not_move() -> None:
+    assert moves(given(cell(0), cell(1), *on_core("x"), LAUNCHED, TERMINATED, to("train"))) == ()
+
+
+def test_beyond_all_capacity_the_least_loaded_takes_what_is_in_excess() -> None:
+    routes = given(cell(0), cell(1, capacity=1), cell(2, capacity=2), *on_core(*"uvwxyz"), to("train"))
+    assert [each.to_cell for each in moves(routes)] == [2, 2, 1, 2, 1, 2]
+
+
+def test_a_cell_is_vacated_once_nothing_that_could_go_elsewhere_points_at_it() -> None:
+    routes = given(cell(0), cell(1), *on_core("x"), to("train"))
+    assert not vacated(routes, 0)
+    assert vacated(evolve(routes, moves(routes)[0]), 0)
+    assert vacated(given(cell(0), *on_core("x"), to("train")), 0)
+
+
+@hypothesis.given(st.lists(st.integers(1, 3), min_size=2, max_size=5), st.integers(1, 12), st.data())
+def test_a_burst_moves_nothing_that_the_order_does_not_need(
+    capacities: list[int], executions: int, data: st.DataObject
+) -> None:
+    """Cells leave from the core on: a route moves only off one that left, to the last of the others that has room."""
+    routes = given(*(cell(index, capacity=size) for index, size in enumerate(capacities)))
+    for number in range(executions):
+        name, index = f"x{number}", data.draw(st.integers(0, len(capacities) - 1))
+        routes = evolve(routes, DISPATCHED.model_copy(update={"execution": name}))
+        routes = evolve(routes, RouteAssigned(execution=name, cell=index))
+    for leaving in range(len(capacities) - 1):
+        routes = evolve(routes, to("train", leaving, f"i{leaving}"))
+        before = routes
+        for moved in moves(before):
+            assert moved.from_cell == leaving
+            counts = Counter(routes.assigned.values())
+            roomy = [index for index, size in enumerate(capacities) if index > leaving and counts[index] < size]
+            assert moved.to_cell == max(roomy, default=moved.to_cell)
+            routes = evolve(routes, moved)
+        kept = {name: index for name, index in before.assigned.items() if index != leaving}
+        assert kept.items() <= routes.assigned.items()
+        assert leaving not in routes.assigned.values()
 
 
 @hypothesis.given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 24))

@@ -15,6 +15,7 @@ from bus import subjects
 from bus.log import Stored
 from bus.memory import MemoryBroker, MemoryBus
 from gyre.core import tree as trees
+from gyre.engines.blocks import KvBlocks
 from gyre.engines.port import GenerateRequest, Generation, Generator
 from gyre.engines.scripted import Line, ScriptedEngine
 from gyre.models.load import NANO
@@ -46,6 +47,8 @@ class Cell:
         self.open.set()
         self.tokens = 0
         self.spoke = asyncio.Event()
+        self.others: dict[str, Cell] = {}
+        self.released: list[str] = []
 
     def _line(self, request: GenerateRequest) -> Line:
         ids = tuple(MODEL.encode(self.texts.pop(0)))
@@ -74,6 +77,20 @@ class Cell:
     async def health(self) -> Any:
         return await self.engine.health()
 
+    async def export_kv(self, key: str, version: int) -> KvBlocks:
+        return await self.engine.export_kv(key, version)
+
+    async def release_kv(self, key: str) -> None:
+        self.released.append(key)
+        await self.engine.release_kv(key)
+
+    async def take_kv(self, key: str, source: str) -> int:
+        """Cells of a rig know each other by the names that stand for URLs."""
+        other = self.others[source]
+        tokens = await self.engine.import_kv(await other.export_kv(key, self.engine.version))
+        await other.release_kv(key)
+        return tokens
+
     async def close(self) -> None:
         """The cell's own, not the proxy's, to close."""
 
@@ -84,6 +101,7 @@ class Rig:
     broker: MemoryBroker = field(default_factory=MemoryBroker)
     cells: dict[str, Cell] = field(default_factory=dict)
     keep_alive: float = 10.0
+    handoff: float = 2.0
     model: Path = NANO
     starts: int = 0
 
@@ -107,6 +125,7 @@ class Rig:
 
     async def register(self, index: int, cell: Cell) -> Cell:
         self.cells[f"cell{index}"] = cell
+        cell.others = self.cells
         event = CellRegistered(cell=index, instance=f"i{index}", url=f"cell{index}", capacity=4, version=0)
         await self.say("cell", ("cell", str(index)), event)
         return cell
@@ -139,7 +158,9 @@ class Rig:
         self.starts += 1
         note = self.folder / "proxy.url"
         settings = ProxySettings(
-            RUN, self.folder, self.model, self.folder / "proxy.key", 3, 1.0, 48, 400, keep_alive_seconds=self.keep_alive
+            *(RUN, self.folder, self.model, self.folder / "proxy.key", 3, 1.0, 48, 400),
+            keep_alive_seconds=self.keep_alive,
+            handoff_seconds=self.handoff,
         )
         written = note.stat().st_mtime_ns if note.exists() else 0
         serving = asyncio.create_task(serve_proxy(self.bus("proxy"), settings, self._connect))
