@@ -17,6 +17,7 @@ from gyre.core.leaves import leaves
 from gyre.core.tree import record_digest, records_digest
 from gyre.proxy.errors import Abandoned, CallError, EngineTrouble, HistoryUnrenderable, Unauthorized
 from gyre.proxy.exchange import Asked
+from gyre.proxy.sent import Sent
 from gyre.proxy.session import Plan, Session
 from schemas.calls import HistoryRejected, ModelCallRecorded, RecordsSealed, RequestCancelled
 from schemas.envelope import Event
@@ -46,20 +47,18 @@ class Calls:
         self._unknown: set[str] = set()
         self._seats: dict[str, asyncio.Task[Seat]] = {}
 
-    async def open(self, execution: str, asked: Asked, key: bytes) -> Job:
+    async def open(self, execution: str, asked: Asked, sent: Sent) -> Job:
         """Begin, join or find again the answer to a request; `leave` it in any case.
 
         Args:
             execution: an open one.
             asked: the request.
-            key: equal for equal bodies.
+            sent: the same as it came.
         Raises:
             CallError: refused before anything was generated.
         """
         seat = await self._open_seat(execution)
-        job = seat.jobs.get(key)
-        if job is None or not job.joinable:
-            job = self._again(seat, asked) or await self._begin(execution, seat, asked, key)
+        job = seat.repeated(sent) or self._again(seat, asked, sent) or await self._begin(execution, seat, asked, sent)
         job.waiters += 1
         return job
 
@@ -70,12 +69,16 @@ class Calls:
     def leave(self, job: Job) -> None:
         """A client has its answer or hung up; without any client left, what is still being drawn is cancelled."""
         job.waiters -= 1
-        if job.waiters == 0 and job.drawing is not None:
+        if job.waiters:
+            return
+        if job.drawing is not None:
             job.drawing.cancel()
+        if job.task is None or job.task.done():
+            job.seat.over(job)
 
     def confirm(self, job: Job) -> None:
         """The client was sent the whole answer."""
-        job.unconfirmed.discard(job.call)
+        job.seat.unconfirmed.discard(job.call)
 
     async def seal(self, execution: str, causation: int = 0) -> None:
         """End an execution's calls and say RecordsSealed, once in the whole run."""
@@ -137,20 +140,21 @@ class Calls:
         stops = {record.call: record.stop_sequence for _, record in numbered if record.stop_sequence}
         return Seat(session, digests, set(leaves(session.tree)), stops)
 
-    def _again(self, seat: Seat, asked: Asked) -> Job | None:
-        """The finished answer to a request that is sent again because it did not arrive."""
-        calls = [call for call in seat.session.finished(asked) if call in seat.unconfirmed] if seat.unconfirmed else []
-        if not calls:
+    def _again(self, seat: Seat, asked: Asked, sent: Sent) -> Job | None:
+        """The finished answer to a request that is sent again because it did not arrive; for one client at a time."""
+        call = seat.lost(seat.session.finished(asked)) if seat.unconfirmed else None
+        if call is None:
             return None
-        found = seat.finished(calls[-1], cached_tokens=0)
+        found = seat.finished(call, cached_tokens=0)
         task = asyncio.create_task(_at_once(found))
-        return Job(found.call, found.prompt_tokens, task=task, unconfirmed=seat.unconfirmed)
+        job = seat.jobs[call] = Job(call, found.prompt_tokens, sent, seat, task=task)
+        return job
 
-    async def _begin(self, execution: str, seat: Seat, asked: Asked, key: bytes) -> Job:
+    async def _begin(self, execution: str, seat: Seat, asked: Asked, sent: Sent) -> Job:
         try:
             plan = seat.session.plan(asked)
         except HistoryUnrenderable as error:
-            call = f"{execution}-r{key.hex()[:16]}"
+            call = f"{execution}-r{sent.digest()[:16]}"
             rejected = HistoryRejected(execution=execution, call=call, reason=str(error)[:500])
             with _answerable(call):
                 await self._speaker.say(execution, rejected, self._world.sequence)
@@ -164,10 +168,10 @@ class Calls:
             self._world.fold(event)
             says.append(asyncio.create_task(self._speaker.say(execution, event, self._world.sequence)))
 
-        job = seat.jobs[key] = Job(plan.call, plan.tokens, unconfirmed=seat.unconfirmed)
+        job = seat.jobs[plan.call] = Job(plan.call, plan.tokens, sent, seat)
         job.drawing = asyncio.create_task(self._engines.draw(execution, plan, say))
         job.task = asyncio.create_task(self._answer(execution, seat, job, plan, says))
-        job.task.add_done_callback(lambda task: self._gone(seat, key, job, task))
+        job.task.add_done_callback(lambda task: self._gone(job, task))
         return job
 
     async def _answer(
@@ -192,7 +196,8 @@ class Calls:
             with _answerable(plan.call):
                 await asyncio.gather(*says)
         seconds = time.monotonic() - began
-        record = seat.session.record(plan, drawn, total_seconds=seconds, delivered=job.waiters > 0)
+        job.forsaken = job.waiters == 0
+        record = seat.session.record(plan, drawn, total_seconds=seconds, delivered=not job.forsaken)
         await self._keep(seat, record)
         return seat.finished(plan.call, drawn.cached_tokens)
 
@@ -205,10 +210,10 @@ class Calls:
             seat.stops[record.call] = record.stop_sequence
         seat.unconfirmed.add(record.call)
 
-    def _gone(self, seat: Seat, key: bytes, job: Job, task: "asyncio.Task[Finished]") -> None:
-        if seat.jobs.get(key) is job:
-            del seat.jobs[key]
+    def _gone(self, job: Job, task: "asyncio.Task[Finished]") -> None:
         error = None if task.cancelled() else task.exception()
+        if job.waiters == 0 or task.cancelled() or error is not None:
+            job.seat.over(job)
         if error is not None and not isinstance(error, CallError):
             _LOG.error("call %s failed", job.call, exc_info=error)
 

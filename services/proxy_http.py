@@ -5,11 +5,10 @@ whole; a whole body that is long in coming is kept alive by white space, which J
 """
 
 import asyncio
-import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -19,6 +18,7 @@ from gyre.proxy.anthropic import counted
 from gyre.proxy.errors import BadRequest, CallError, EngineTrouble, NotFound, ProxyBroke, TooLarge, Unauthorized
 from gyre.proxy.protocols import PROTOCOLS
 from gyre.proxy.reply import Opened, Reply, Request, WireProtocol
+from gyre.proxy.sent import Sent
 from gyre.proxy.sse import CONTENT_TYPE
 from services.proxy_calls import Calls
 from services.proxy_seat import Finished, Job
@@ -26,8 +26,6 @@ from services.proxy_world import World
 
 MAX_BODY_BYTES = 64 * 2**20
 JSON = "application/json"
-# Clients that work in several threads name them here: equal bodies of two threads are two requests, not one repeated.
-THREADS = ("x-claude-code-agent-id", "x-claude-code-session-id", "thread-id", "x-session-id", "x-litellm-session-id")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _LOG = logging.getLogger(__name__)
 
@@ -52,16 +50,16 @@ def proxy_app(
             raise NotFound(f"path: {request.method} {path} is no API of this proxy; POST to one of {apis}")
         headers = {name.lower(): value for name, value in request.headers.items()}
         body = await request.read()
-        asked = PROTOCOLS[api].parse(body, headers)
+        asked = PROTOCOLS[api].parse(body, headers, context_tokens)
         if api == probes.COUNT:
             return web.Response(body=counted(await calls.count(execution, asked.asked)), content_type=JSON)
-        job = await calls.open(execution, asked.asked, _key(api, headers, body))
+        job = await calls.open(execution, asked.asked, Sent.of(api, headers, body))
         try:
             send = _streamed if asked.stream else _whole
             response = await send(request, PROTOCOLS[api], asked, job, keep_alive_seconds)
+            calls.confirm(job)
         finally:
             calls.leave(job)
-        calls.confirm(job)
         return response
 
     app = web.Application(middlewares=[_refusals], client_max_size=MAX_BODY_BYTES)
@@ -147,12 +145,6 @@ def _token(request: web.Request) -> str:
     if keys and not any(hmac.compare_digest(each.encode("utf-8", "replace"), token.encode()) for each in keys):
         raise Unauthorized("key: is not the token in the path; use the same for both")
     return token
-
-
-def _key(api: str, headers: Mapping[str, str], body: bytes) -> bytes:
-    """Equal for a request that is sent again: its API, its thread and its body."""
-    thread = "\0".join((api, *(headers.get(name, "") for name in THREADS)))
-    return hashlib.sha256(thread.encode("utf-8", "replace") + b"\0" + body).digest()
 
 
 @web.middleware

@@ -1,12 +1,14 @@
 """One execution at the proxy: its session, its calls in the making, and what its finished ones said."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gyre.proxy.drawn import Drawn
 from gyre.proxy.errors import Abandoned
 from gyre.proxy.normalise import Message
 from gyre.proxy.reply import Ending
+from gyre.proxy.sent import Sent
 from gyre.proxy.session import Session
 
 
@@ -30,17 +32,20 @@ class Job:
 
     call: str
     prompt_tokens: int
+    sent: Sent
+    """The request that it answers."""
+    seat: "Seat"
     drawing: "asyncio.Task[Drawn] | None" = None
     """Cancelling it ends the engine's request; None when nothing is generated."""
     task: "asyncio.Task[Finished] | None" = None
     waiters: int = 0
-    unconfirmed: set[str] = field(default_factory=set)
-    """The seat's own: calls whose answer may not have arrived."""
+    forsaken: bool = False
+    """Whether nobody waited for it any more when it was recorded: its record says so, and nobody is given it."""
 
     @property
     def joinable(self) -> bool:
-        """Whether it will have an answer."""
-        return self.drawing is None or self.drawing.cancelling() == 0
+        """Whether it will have an answer to give."""
+        return not self.forsaken and (self.drawing is None or self.drawing.cancelling() == 0)
 
     async def answer(self) -> Finished:
         """The recorded answer. Raises CallError, also when the proxy stops."""
@@ -64,8 +69,22 @@ class Seat:
     """Recorded calls whose answer may not have arrived."""
     stops: dict[str, str]
     """The stop texts that answers were cut before, by call."""
-    jobs: dict[bytes, Job] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    """By call: those in the making, and those whose answer is on its way to a client."""
     closed: bool = False
+
+    def repeated(self, sent: Sent) -> Job | None:
+        """The call that a request asks for once more, while nobody has its answer yet."""
+        return next((job for job in self.jobs.values() if job.joinable and sent.repeats(job.sent)), None)
+
+    def lost(self, calls: Sequence[str]) -> str | None:
+        """The latest of these calls whose answer may not have arrived; not one that is on its way to somebody."""
+        return next((call for call in reversed(calls) if call in self.unconfirmed and call not in self.jobs), None)
+
+    def over(self, job: Job) -> None:
+        """Nobody waits for this call, nor is it in the making."""
+        if self.jobs.get(job.call) is job:
+            del self.jobs[job.call]
 
     def finished(self, call: str, cached_tokens: int) -> Finished:
         """What a recorded call answered."""

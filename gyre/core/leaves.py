@@ -5,9 +5,9 @@ that went on from a node is abandoned, the node ends a path of its own: what a c
 did not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from gyre.core.tree import Node, Tree, context_ids, path_ids, sampled
+from gyre.core.tree import Node, Tree, context_ids, sampled
 from schemas.rewards import LeafSummary, Role
 
 MAIN = "main"
@@ -74,15 +74,35 @@ def _role(node: Node, resampled: bool) -> Role:
 
 
 def _resampled(tree: Tree, ends: Sequence[str]) -> set[str]:
-    """Leaves cut by length or empty whose very context was asked again later: the client threw them away.
+    """Leaves cut by length or empty to whose very context their thread has a better answer: the client threw them away.
 
-    A complete answer to a context that is asked again is none: two sub-agents may be given the same prompt.
+    Better is one that is whole or was gone on from, else the longest; which one came first is not looked at, so that
+    calls which ran side by side may have come in any order. A complete answer to a context that is asked again is not
+    thrown away: two sub-agents may be given the same prompt.
     """
-    poor = [call for call in ends if tree.nodes[call].finish != "stop" or len(tree.nodes[call].output_ids) <= 4]  # noqa: PLR2004 (bytes of the stop token alone)
+    poor = [call for call in ends if _poor(tree.nodes[call])]
+    ended = set(leaves(tree)) if poor else set()
     found: set[str] = set()
     for call in poor:
         node, context = tree.nodes[call], context_ids(tree, call)
-        later = (other for other in tree.nodes.values() if other.index > node.index and other.context == node.context)
-        if any(path_ids(tree, other.call, node.context) == context for other in later):
+        others = (
+            other
+            for other in tree.nodes.values()
+            if other.delivered and (other.thread, other.context) == (node.thread, node.context)
+        )
+        if any(
+            _worth(other, ended) > _worth(node, ended) and context_ids(tree, other.call) == context for other in others
+        ):
             found.add(call)
     return found
+
+
+def _poor(node: Node) -> bool:
+    """Whether an answer is cut or holds nothing but a stop token."""
+    return node.finish != "stop" or len(node.output_ids) <= 4  # noqa: PLR2004 (bytes of a token)
+
+
+def _worth(node: Node, ended: Collection[str]) -> tuple[bool, int, bytes, bytes, int]:
+    """Of answers to one context: the one that is worth most was kept. Only equal ones are told apart by their index."""
+    whole = not _poor(node) or node.call not in ended
+    return whole, len(node.output_ids), node.output_ids, node.logprobs, node.index

@@ -22,6 +22,7 @@ from gyre.proxy.bodies import json_object, limit_of, parsed_object, stops_of, st
 from gyre.proxy.errors import CallError
 from gyre.proxy.exchange import Asked, Wire
 from gyre.proxy.normalise import Json
+from gyre.proxy.recall import MOST, refuse_crowd
 from gyre.proxy.reply import Opened, Reply, Request, WireProtocol
 from gyre.proxy.sse import named
 
@@ -34,13 +35,14 @@ _KINDS = {
 }
 
 
-def parse(body: bytes, headers: Mapping[str, str]) -> Request:
-    """Read a request's body, of `messages` or of `count_tokens`. Raises BadRequest naming what is wrong."""
+def parse(body: bytes, headers: Mapping[str, str], most: int = MOST) -> Request:
+    """Read the body of `messages` or `count_tokens`. Raises BadRequest naming what is wrong, PromptTooLong."""
     request = json_object(body)
-    messages = history.messages_of(request.get("system"), request.get("messages"))
+    refuse_crowd(request.get("tools"), most)
+    messages, named_tools = history.history_of(request.get("system"), request.get("messages"), most)
     asked = Asked(
         messages=messages,
-        tools=history.tools_of(request.get("tools"), request.get("messages")),
+        tools=history.tools_of(request.get("tools"), named_tools),
         max_tokens=limit_of(request, "max_tokens"),
         stop=stops_of(request.get("stop_sequences")),
         tool_choice=_tool_choice(request.get("tool_choice")),

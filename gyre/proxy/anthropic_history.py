@@ -6,35 +6,50 @@ put a line apart, but for the assistant's own, which is only put together again.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from gyre.proxy.bodies import function_tool, objects, part_text, parts, refuse_images, string, text_of
 from gyre.proxy.errors import BadRequest
 from gyre.proxy.normalise import Json, Message, ToolCall, canonical
-from gyre.proxy.recall import Recall
+from gyre.proxy.recall import MOST, Recall, refuse_crowd
 
 ATTRIBUTION = "x-anthropic-billing-header:"
 _UNPARSED = "__unparsedToolInput"
 _LINE = "\n"
 
 
-def messages_of(system: object, messages: object) -> tuple[Message, ...]:
-    """The history, the system prompt first. Raises BadRequest for what is no list of objects, and for images."""
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What one of the API's messages is."""
+
+    messages: tuple[Message, ...]
+    named: frozenset[str]
+    """Tools that its results refer to."""
+
+
+def history_of(system: object, messages: object, most: int = MOST) -> tuple[tuple[Message, ...], frozenset[str]]:
+    """The history, the system prompt first, and the tools that its results refer to.
+
+    Raises:
+        PromptTooLong: far more messages or parts than `most` tokens can hold.
+        BadRequest: no list of objects; an image.
+    """
     if not isinstance(messages, list) or not messages:
         raise BadRequest("messages: must be a list of at least one message")
+    refuse_crowd(system, most)
     prompt = _LINE.join(text for text in map(part_text, parts(system)) if not text.startswith(ATTRIBUTION))
     found = [Message("system", prompt)] if prompt else []
-    for turn in _TURNS(messages):
-        found += turn
-    return tuple(found)
+    turns = _TURNS(messages, most)
+    for turn in turns:
+        found += turn.messages
+    return tuple(found), frozenset[str]().union(*(turn.named for turn in turns if turn.named))
 
 
-def tools_of(tools: object, messages: object) -> tuple[Json, ...]:
-    """The tools as chat completions write them, without those whose loading is deferred until a result names them."""
+def tools_of(tools: object, named: frozenset[str]) -> tuple[Json, ...]:
+    """The tools as chat completions write them, of those whose loading is deferred only the named ones."""
     offered = [tool for tool in objects(tools) if string(tool.get("name"))]
-    if any(tool.get("defer_loading") is True for tool in offered):
-        named = _referenced(messages)
-        offered = [tool for tool in offered if tool.get("defer_loading") is not True or tool["name"] in named]
-    return tuple(function_tool(tool["name"], tool.get("description"), tool.get("input_schema")) for tool in offered)
+    shown = [tool for tool in offered if tool.get("defer_loading") is not True or tool["name"] in named]
+    return tuple(function_tool(tool["name"], tool.get("description"), tool.get("input_schema")) for tool in shown)
 
 
 def unparsed(arguments: str) -> Json:
@@ -42,12 +57,12 @@ def unparsed(arguments: str) -> Json:
     return {_UNPARSED: {"raw": arguments, "len": len(arguments)}}
 
 
-def _read(item: object, index: int) -> tuple[Message, ...]:
+def _read(item: object, index: int) -> _Turn:
     """The messages that one of the API's is."""
     where = f"messages[{index}]"
     if not isinstance(item, dict):
         raise BadRequest(f"{where}: must be an object with a role")
-    return tuple(_turn(item, where))
+    return _Turn(tuple(_turn(item, where)), frozenset(_referenced(item.get("content"))))
 
 
 _TURNS = Recall(_read)
@@ -103,8 +118,9 @@ def _result(block: Json) -> Message:
     return Message("tool", f"[error]\n{text}" if failed else text, call_id=string(block.get("tool_use_id")))
 
 
-def _referenced(messages: object) -> frozenset[str]:
-    """Tools that results of the history name."""
-    blocks = (block for message in objects(messages) for block in objects(message.get("content")))
-    inner = (part for block in blocks for part in objects(block.get("content")))
-    return frozenset(string(part.get("tool_name")) for part in inner if part.get("type") == "tool_reference")
+def _referenced(content: object) -> Iterator[str]:
+    """Tools that results name."""
+    for block in objects(content):
+        for part in objects(block.get("content")):
+            if part.get("type") == "tool_reference":
+                yield string(part.get("tool_name"))

@@ -13,6 +13,7 @@ from gyre.proxy.errors import BadRequest
 from gyre.proxy.normalise import Json
 
 IMAGES = frozenset(("image", "image_url", "input_image"))
+_MOST_STOPS = 64
 
 
 def json_object(body: bytes) -> Json:
@@ -36,8 +37,10 @@ def limit_of(request: Json, *names: str) -> int | None:
 
 
 def stops_of(value: object) -> tuple[str, ...]:
-    """Stop texts: one or a list; empty ones stop nothing."""
+    """Stop texts: one or a list; empty ones stop nothing. Raises BadRequest for very many: each is searched for."""
     items = value if isinstance(value, list) else [value]
+    if len(items) > _MOST_STOPS:
+        raise BadRequest(f"stop texts: {len(items)} are too many; give at most {_MOST_STOPS}")
     return tuple(item for item in items if isinstance(item, str) and item)
 
 

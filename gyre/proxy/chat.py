@@ -12,7 +12,7 @@ from gyre.proxy.bodies import json_object, limit_of, objects, refuse_images, sto
 from gyre.proxy.errors import CallError
 from gyre.proxy.exchange import Asked, Wire
 from gyre.proxy.normalise import Json, Message, message_of, messages_of, tools_of
-from gyre.proxy.recall import Recall
+from gyre.proxy.recall import MOST, Recall, refuse_crowd
 from gyre.proxy.reply import Opened, Reply, Request, WireProtocol
 from gyre.proxy.sse import data
 
@@ -20,12 +20,13 @@ DONE = b"data: [DONE]\n\n"
 _CHOICES = frozenset(("auto", "none", "required"))
 
 
-def parse(body: bytes, headers: Mapping[str, str]) -> Request:
-    """Read a request's body. Raises BadRequest naming what is wrong."""
+def parse(body: bytes, headers: Mapping[str, str], most: int = MOST) -> Request:
+    """Read a request's body. Raises BadRequest naming what is wrong, PromptTooLong beyond what `most` tokens hold."""
     request = json_object(body)
+    refuse_crowd(request.get("tools"), most)
     options = request.get("stream_options")
     asked = Asked(
-        messages=messages_of(request.get("messages"), _MESSAGES),
+        messages=messages_of(request.get("messages"), _MESSAGES, most),
         tools=tools_of(_tools(request)),
         max_tokens=limit_of(request, "max_completion_tokens", "max_tokens"),
         stop=stops_of(request.get("stop")),

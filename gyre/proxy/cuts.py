@@ -102,7 +102,7 @@ def tail(rendering: Rendering, group: Sequence[Message], *, generate: bool) -> s
     calls = bool(group) and group[0].role == "tool"
     before = (SYSTEM, USER)
     text = rendering.text((*before, CALLING if calls else TEXT, *group), generate=generate)
-    place = text.find(rendering.end_text, len(rendering.text(before))) if rendering.end_text else -1
+    place = text.find(rendering.end_text, len(rendering.bare(before))) if rendering.end_text else -1
     return text[place + len(rendering.end_text) :] if place >= 0 else None
 
 

@@ -6,23 +6,26 @@ are the same: the history then goes on behind that record, so what the client di
 is forgotten and the recorded turn stands. Assistant text that was not sampled at this very point (a kept tail, a merged
 turn, a client's own words) is an input like any other.
 
+Of equal answers to one context, a history goes on from the one that the client names, else from one of its own
+thread's, else along the longest known way, else from the latest that nobody has gone on from: conversations that
+nothing tells apart each get an answer, whichever came first.
+
 A message that was seen before is found by comparing it with the one kept, which costs nothing where they are the same
 object (see `recall`) and a comparison of memory where they are equal: no history is digested again.
 """
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import is_
 
-from gyre.proxy.normalise import Json, Message, canonical
+from gyre.proxy.normalise import Message
+from schemas.calls import ModelCallRecorded
 
 Signature = tuple[tuple[tuple[str, str], ...], str]
 """Ids and names of calls, as a sorted set, and the stripped text."""
 _WALKS = 8
 """Walks remembered: as many conversations may take turns without being walked from their roots."""
-_ROOTS = 32
-"""Roots found again without digesting them: more are met where a system prompt changes with each call."""
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -41,6 +44,18 @@ class Place:
     """Whether something stands on the path that the template may not show again: a thought."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A recorded answer at a point."""
+
+    call: str
+    thread: str
+    delivered: bool
+    signature: Signature
+    point: "Point"
+    """The one behind it."""
+
+
 class Point:
     """A history up to one message."""
 
@@ -51,30 +66,51 @@ class Point:
         self.message = message
         self.place: Place | None = None
         self.below: tuple[Point, ...] = ()
-        self.answers: tuple[tuple[str, Signature, Point], ...] = ()
+        self.answers: tuple[Answer, ...] = ()
         self.asked: tuple[str, ...] = ()
-        self.echo: tuple[Message, Point] | None = None
-        """The client's form of an answer, last seen here, and the point behind it."""
+        self.echo: tuple[Message, tuple[Answer, ...]] | None = None
+        """The client's form of an answer, last seen here, and what it may be."""
 
-    def behind(self, message: Message) -> "Point | None":
-        """The point behind this message; None if it was never seen here."""
-        if message.role == "assistant" and (answered := self._answered(message)) is not None:
-            return answered
-        return next((point for point in self.below if same(point.message, message)), None)
+    def behind(self, message: Message, thread: str) -> "tuple[Point, ...]":
+        """The points behind this message, the latest last: several where equal answers cannot be told apart."""
+        if message.role == "assistant" and (answered := self._answered(message)):
+            return tuple(answer.point for answer in _meant(answered, message.record, thread))
+        known = next((point for point in self.below if same(point.message, message)), None)
+        return () if known is None else (known,)
 
-    def _answered(self, message: Message) -> "Point | None":
-        if self.echo is not None and self.echo[0] is message:
-            return self.echo[1]
+    def _answered(self, message: Message) -> tuple[Answer, ...]:
         if not self.answers:
-            return None
-        wanted = signature(message)
-        found = [(call, point) for call, known, point in self.answers if known == wanted]
-        if not found:
-            return None
-        # a later equal answer wins, it is the one that was kept; unless the client says which one it means
-        point = next((point for call, point in found if call == message.record), found[-1][1])
-        self.echo = message, point
-        return point
+            return ()
+        if self.echo is None or self.echo[0] is not message:
+            wanted = signature(message)
+            self.echo = message, tuple(answer for answer in self.answers if answer.signature == wanted)
+        return self.echo[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A point, and how it was reached."""
+
+    point: Point
+    before: "_Way | None" = None
+
+    def points(self) -> list[Point]:
+        """All points but the first."""
+        found: list[Point] = []
+        way = self
+        while way.before is not None:
+            found.append(way.point)
+            way = way.before
+        return found[::-1]
+
+
+def _meant(answers: tuple[Answer, ...], record: str, thread: str) -> tuple[Answer, ...]:
+    """Of equal answers, those that a client may mean: it may name one, and it has none that nobody received."""
+    if len(answers) == 1:
+        return answers
+    named = tuple(answer for answer in answers if answer.call == record)
+    received = tuple(answer for answer in answers if answer.delivered) or answers
+    return named or tuple(answer for answer in received if answer.thread == thread) or received
 
 
 def same(known: Message | None, message: Message) -> bool:
@@ -95,46 +131,15 @@ def _again(known: Message, message: Message) -> bool:
     return known is message or (known.record == message.record and same(known, message))
 
 
+def _goes_on(walk: Sequence[Message], messages: Sequence[Message]) -> bool:
+    """Whether a history begins with a walk, mostly with the very same objects."""
+    return all(map(is_, walk, messages)) or all(map(_again, walk, messages))
+
+
 def signature(message: Message) -> Signature:
     """What of an assistant turn survives every client: some rewrite ids to letters, digits, `_` and `-`."""
     calls = {(_PLAIN.sub("_", call.id), call.name) for call in message.calls}
     return tuple(sorted(calls)), message.content.strip()
-
-
-class Roots:
-    """Digests of what stands before all messages, found again without digesting it."""
-
-    def __init__(self) -> None:
-        """None seen yet."""
-        self._seen: list[tuple[tuple[Json, ...], list[Message], str]] = []
-
-    def of(self, messages: Sequence[Message], tools: Sequence[Json]) -> str:
-        """As `root_cursor`."""
-        leading = leading_system(messages)
-        offered = tuple(tools)
-        for known, before, digest in reversed(self._seen):
-            if len(before) == len(leading) and all(map(same, before, leading)) and known == offered:
-                return digest
-        digest = root_cursor(messages, tools)
-        self._seen.append((offered, leading, digest))
-        del self._seen[:-_ROOTS]
-        return digest
-
-
-def root_cursor(messages: Sequence[Message], tools: Sequence[Json]) -> str:
-    """Digest of the system prompt and the tools: the root under which histories may match."""
-    leading = [message.wire() for message in leading_system(messages)]
-    return hashlib.sha256(canonical([list(tools), leading]).encode("utf-8", "replace")).hexdigest()
-
-
-def leading_system(messages: Sequence[Message]) -> list[Message]:
-    """The system messages at the head."""
-    leading: list[Message] = []
-    for message in messages:
-        if message.role != "system":
-            break
-        leading.append(message)
-    return leading
 
 
 class Histories:
@@ -142,21 +147,27 @@ class Histories:
 
     def __init__(self) -> None:
         """Nothing was asked yet."""
-        self._walks: list[tuple[str, tuple[Message, ...], list[Point]]] = []
+        self._walks: list[tuple[tuple[str, str], tuple[Message, ...], list[Point]]] = []
         self._roots: dict[str, Point] = {}
         self._calls: dict[str, tuple[str | None, int, tuple[Point, ...]]] = {}
+        self._taken: dict[str, tuple[Point, Message]] = {}
+        """By call in the making: the answer that it goes on from, and with what."""
 
-    def walk(self, root: str, messages: Sequence[Message]) -> list[Point]:
-        """The points of a history, from its root on, as far as it was seen before."""
-        points = self._begun(root, messages)
-        for message in messages[len(points) - 1 :]:
-            found = points[-1].behind(message)
-            if found is None:
-                break
-            points.append(found)
-        self._walks.append((root, tuple(messages[: len(points) - 1]), points))
+    def walk(self, root: str, messages: Sequence[Message], thread: str) -> list[Point]:
+        """The points of a thread's history, from its root on, as far as it was seen before."""
+        points = self._begun((root, thread), messages)
+        ahead, sure = _furthest(points[-1], messages[len(points) - 1 :], thread, tuple(self._taken.values()))
+        sure += len(points)
+        points += ahead
+        self._walks.append(((root, thread), tuple(messages[: sure - 1]), points[:sure]))
         del self._walks[:-_WALKS]
         return points
+
+    def take(self, call: str, points: Sequence[Point], messages: Sequence[Message]) -> None:
+        """A call is being made behind these points of a history: of equal answers, others take another."""
+        depth = len(points) - 1
+        if depth < len(messages) and points[-1].message is None:
+            self._taken[call] = points[-1], messages[depth]
 
     def start(self, root: str, parent: str | None, messages: int) -> Point:
         """The point behind the first `messages` messages of a call's history (None: of no call's)."""
@@ -167,39 +178,64 @@ class Histories:
             parent = above
         return self._root(root)
 
-    def add(
-        self, call: str, parent: str | None, prefix_messages: int, points: Sequence[Point], answer: Message
-    ) -> Point:
+    def add(self, record: ModelCallRecorded, points: Sequence[Point], answer: Message) -> Point:
         """Take in a call whose own messages lead along `points` (the one it starts from first); the point behind it."""
         behind = Point(None)
-        depth = prefix_messages + len(points) - 1
+        depth = record.prefix_messages + len(points) - 1
         self._walks = [walk for walk in self._walks if len(walk[2]) <= depth + 1 or walk[2][depth] is not points[-1]]
-        points[-1].asked += (call,)
+        self._taken.pop(record.call, None)
+        points[-1].asked += (record.call,)
         points[-1].echo = None
-        points[-1].answers += ((call, signature(answer), behind),)
-        self._calls[call] = (parent, prefix_messages, (*points[1:], behind))
+        points[-1].answers += (Answer(record.call, record.thread, record.delivered, signature(answer), behind),)
+        self._calls[record.call] = (record.parent, record.prefix_messages, (*points[1:], behind))
         return behind
 
-    def grow(self, point: Point, message: Message) -> Point:
-        """The point behind a message, made if it is new."""
-        found = point.behind(message)
-        if found is None:
+    def grow(self, point: Point, messages: Sequence[Message], thread: str) -> list[Point]:
+        """This point and those behind the messages, made where they are new; calls in the making have no say."""
+        points = [point, *_furthest(point, messages, thread, ())[0]]
+        for message in messages[len(points) - 1 :]:
             found = Point(message)
-            point.below += (found,)
-        return found
+            points[-1].below += (found,)
+            points.append(found)
+        return points
 
-    def _begun(self, root: str, messages: Sequence[Message]) -> list[Point]:
+    def _begun(self, root: tuple[str, str], messages: Sequence[Message]) -> list[Point]:
         """The points of the longest of the latest walks that this history goes on from; it is a walk no more."""
         found = [
             walk
             for walk in self._walks
-            if walk[0] == root and len(walk[1]) <= len(messages) and all(map(_again, walk[1], messages))
+            if walk[0] == root and len(walk[1]) <= len(messages) and _goes_on(walk[1], messages)
         ]
         if not found:
-            return [self._root(root)]
+            return [self._root(root[0])]
         longest = max(found, key=lambda walk: len(walk[1]))
         self._walks.remove(longest)
         return list(longest[2])
 
     def _root(self, root: str) -> Point:
         return self._roots.setdefault(root, Point(None))
+
+
+def _furthest(
+    point: Point, messages: Sequence[Message], thread: str, taken: Sequence[tuple[Point, Message]]
+) -> tuple[list[Point], int]:
+    """The points behind a point, along the longest way, and for how many of them there is no other way."""
+    ways, sure, depth = [_Way(point)], 0, 0
+    for message in messages:
+        further = [_Way(each, way) for way in ways for each in way.point.behind(message, thread)]
+        if not further:
+            break
+        ways, depth = further, depth + 1
+        sure = depth if len(ways) == 1 and sure == depth - 1 else sure
+    if len(ways) == 1:
+        return ways[0].points(), sure
+    coming = messages[depth] if depth < len(messages) else None
+    return max(reversed(ways), key=lambda way: _suits(way.point, coming, taken)).points(), sure
+
+
+def _suits(point: Point, coming: Message | None, taken: Sequence[tuple[Point, Message]]) -> int:
+    """How well a message that stands behind none of such points goes on from this one: 2: it is about to, 1: free."""
+    here = [message for each, message in taken if each is point]
+    if coming is not None and any(same(message, coming) for message in here):
+        return 2
+    return 0 if here or point.below else 1

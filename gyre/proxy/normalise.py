@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from gyre.proxy.errors import BadRequest
-from gyre.proxy.recall import Recall
+from gyre.proxy.recall import MOST, Recall
 
 Json = dict[str, Any]
 
@@ -63,11 +63,16 @@ class Message:
         return message
 
 
-def messages_of(value: object, read: "Recall[Message] | None" = None) -> tuple[Message, ...]:
-    """The canonical history, each message by `read`. Raises BadRequest when it is no list of objects or empty."""
+def messages_of(value: object, read: "Recall[Message] | None" = None, most: int = MOST) -> tuple[Message, ...]:
+    """The canonical history, each message by `read`.
+
+    Raises:
+        PromptTooLong: far more messages or parts than `most` tokens can hold.
+        BadRequest: it is no list of objects or empty.
+    """
     if not isinstance(value, list) or not value:
         raise BadRequest("messages: must be a list of at least one message")
-    return tuple((read or _MESSAGES)(value))
+    return tuple((read or _MESSAGES)(value, most))
 
 
 def message_of(value: object, where: str) -> Message:

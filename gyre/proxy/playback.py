@@ -20,6 +20,7 @@ from gyre.proxy.normalise import Message, ToolCall
 from gyre.proxy.plan import Limits, Plan
 from gyre.proxy.protocols import PROTOCOLS
 from gyre.proxy.recording import Exchange, Said, Step
+from gyre.proxy.sent import Sent
 from gyre.proxy.session import Session
 from gyre.proxy.template import Template
 from schemas.calls import Finish, ModelCallRecorded, VersionSpan
@@ -47,7 +48,7 @@ class _Making:
     """A planned call: of an exchange that is not over, or of more than one."""
 
     plan: Plan
-    asked: Asked
+    sent: Sent
     waiting: set[int] = field(default_factory=set)
 
 
@@ -79,12 +80,13 @@ class _Player:
         """A request came: joined, found again or planned."""
         try:
             asked = self._asked(exchange)
-            joined = next((each for each in self._making.values() if _same(each.asked, asked)), None)
+            sent = Sent.of(probes.api_of(exchange.path), exchange.headers, orjson.dumps(exchange.body))
+            joined = next((each for each in self._making.values() if sent.repeats(each.sent)), None)
             again = [call for call in self._session.finished(asked) if call in self._unconfirmed]
             if joined is None and again:
                 self._found[exchange.number] = again[-1]
                 return
-            making = joined or _Making(self._session.plan(asked), asked)
+            making = joined or _Making(self._session.plan(asked), sent)
         except CallError as error:
             self._reject(exchange, str(error))
             return
@@ -167,7 +169,3 @@ def drawn_of(said: Said, template: Template) -> Drawn:
 def _call_text(name: str, arguments: str) -> str:
     """Arguments are written as they are, be they JSON or not."""
     return f'<tool_call>{{"name":{json.dumps(name)},"arguments":{arguments}}}</tool_call>'
-
-
-def _same(one: Asked, other: Asked) -> bool:
-    return (one.messages, one.tools, one.wire.body) == (other.messages, other.tools, other.wire.body)

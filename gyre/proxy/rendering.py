@@ -17,6 +17,7 @@ class Rendering:
     def __init__(self, model: ChatModel) -> None:
         """Raises TemplateUnusable if even a plain conversation cannot be rendered."""
         self.model = model
+        self._bare: dict[tuple[Message, ...], str] = {}
         self.shape = shape_of(model)
         try:
             self.prompt = self._prompt()
@@ -27,6 +28,12 @@ class Rendering:
     def text(self, messages: Sequence[Message], tools: Sequence[Json] = (), *, generate: bool = False) -> str:
         """Raises HistoryUnrenderable."""
         return self.model.render(self.shape.shown(messages), tools, generate=generate)
+
+    def bare(self, messages: tuple[Message, ...]) -> str:
+        """Text of one of the few conversations that stand in for a history, rendered once."""
+        if messages not in self._bare:
+            self._bare[messages] = self.text(messages)
+        return self._bare[messages]
 
     def encode(self, text: str) -> list[int]:
         """Token ids."""

@@ -57,8 +57,13 @@ class WireProtocol(Protocol):
     """One protocol, sans I/O."""
 
     @staticmethod
-    def parse(body: bytes, headers: Mapping[str, str]) -> Request:
-        """Read a request; `headers` have lower-case names. Raises BadRequest naming field and value."""
+    def parse(body: bytes, headers: Mapping[str, str], most: int = ...) -> Request:
+        """Read a request; `headers` have lower-case names, `most` is how many tokens a context may have.
+
+        Raises:
+            BadRequest: naming field and value.
+            PromptTooLong: it holds what that many tokens never hold.
+        """
         ...
 
     def completion(self, request: Request, reply: Reply) -> bytes:

@@ -13,6 +13,7 @@ from gyre.proxy.bodies import json_object, limit_of, string
 from gyre.proxy.errors import CallError
 from gyre.proxy.exchange import Asked, Wire
 from gyre.proxy.normalise import Json, ToolCall
+from gyre.proxy.recall import MOST, refuse_crowd
 from gyre.proxy.reply import Opened, Reply, Request, WireProtocol
 from gyre.proxy.responses_history import Named, free_text, messages_of, named_tools
 from gyre.proxy.sse import named
@@ -21,12 +22,13 @@ _OPENING_EVENTS = 2
 _CHOICES = frozenset(("auto", "none", "required"))
 
 
-def parse(body: bytes, headers: Mapping[str, str]) -> Request:
-    """Read a request's body. Raises BadRequest naming what is wrong."""
+def parse(body: bytes, headers: Mapping[str, str], most: int = MOST) -> Request:
+    """Read a request's body. Raises BadRequest naming what is wrong, PromptTooLong beyond what `most` tokens hold."""
     request = json_object(body)
+    refuse_crowd(request.get("tools"), most)
     tools = named_tools(request.get("tools"))
     asked = Asked(
-        messages=messages_of(request.get("instructions"), request.get("input"), tools),
+        messages=messages_of(request.get("instructions"), request.get("input"), tools, most),
         tools=tuple(tool.tool for tool in tools.values()),
         max_tokens=limit_of(request, "max_output_tokens"),
         tool_choice=_tool_choice(request.get("tool_choice")),

@@ -6,11 +6,12 @@ Tools that the provider would run itself have no name here and are left out.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from gyre.proxy.bodies import function_tool, objects, parsed_object, refuse_images, string, text_of
 from gyre.proxy.errors import BadRequest
 from gyre.proxy.normalise import Json, Message, ToolCall, canonical
+from gyre.proxy.recall import MOST, Recall
 
 _FREE_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 _REASONING, _MESSAGE, _CALL = 1, 2, 3
@@ -41,25 +42,43 @@ def named_tools(tools: object) -> dict[str, Named]:
     return found
 
 
-def messages_of(instructions: object, items: object, tools: dict[str, Named]) -> tuple[Message, ...]:
-    """The history, the instructions first. Raises BadRequest for what is no input, and for images."""
+@dataclass(slots=True, eq=False)
+class _Part:
+    """An assistant's item, read: a piece of a turn."""
+
+    rank: int
+    thinking: str = ""
+    record: str = ""
+    content: str = ""
+    call: ToolCall | None = None
+    namespace: str = ""
+    turn: "tuple[tuple[_Part, ...], tuple[str, ...], Message] | None" = None
+    """The turn that ended here when it was last put together: what stood before, the names of its calls, itself."""
+
+
+def messages_of(instructions: object, items: object, tools: dict[str, Named], most: int = MOST) -> tuple[Message, ...]:
+    """The history, the instructions first.
+
+    Raises:
+        PromptTooLong: far more items or parts than `most` tokens can hold.
+        BadRequest: no input; an image.
+    """
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items:
         raise BadRequest("input: must be a text or a list of at least one item")
     shown = {(tool.namespace, tool.name): name for name, tool in tools.items()}
     found = [Message("system", string(instructions))] if string(instructions) else []
-    turn = _Turn()
-    for index, item in enumerate(items):
-        if not isinstance(item, dict):
-            raise BadRequest(f"input[{index}]: must be an object")
-        if (rank := _rank(item)) is not None:
-            found += turn.end() if rank < turn.rank or rank == turn.rank == _MESSAGE else ()
-            turn.take(rank, item, shown)
+    turn: list[_Part] = []
+    for item in _ITEMS(items, most):
+        if isinstance(item, tuple):
+            found += _ended(turn, shown)
+            found += item
         else:
-            found += turn.end()
-            found += _given(item, f"input[{index}]")
-    return (*found, *turn.end())
+            if turn and (item.rank < turn[-1].rank or item.rank == turn[-1].rank == _MESSAGE):
+                found += _ended(turn, shown)
+            turn.append(item)
+    return (*found, *_ended(turn, shown))
 
 
 def free_text(arguments: str) -> str:
@@ -68,35 +87,43 @@ def free_text(arguments: str) -> str:
     return value["input"] if value is not None and isinstance(value.get("input"), str) else arguments
 
 
-@dataclass(slots=True)
-class _Turn:
-    """An assistant's turn as its items come in."""
+def _read(item: object, index: int) -> "_Part | tuple[Message, ...]":
+    """What an item is: a piece of the assistant's turn, or messages from outside the policy."""
+    if not isinstance(item, dict):
+        raise BadRequest(f"input[{index}]: must be an object")
+    rank = _rank(item)
+    if rank is None:
+        return tuple(_given(item, f"input[{index}]"))
+    if rank == _REASONING:
+        thinking = text_of(item.get("summary")) + text_of(item.get("content"))
+        return _Part(rank, thinking=thinking, record=string(item.get("encrypted_content")))
+    if rank == _MESSAGE:
+        return _Part(rank, content=text_of(item.get("content")))
+    return _Part(rank, call=_call(item), namespace=string(item.get("namespace")))
 
-    rank: int = 0
-    """Of its last item; 0: none yet."""
-    thinking: str = ""
-    record: str = ""
-    content: str = ""
-    calls: list[ToolCall] = field(default_factory=list)
 
-    def take(self, rank: int, item: Json, shown: dict[tuple[str, str], str]) -> None:
-        """Add an item of this rank."""
-        self.rank = rank
-        if rank == _REASONING:
-            self.thinking += text_of(item.get("summary")) + text_of(item.get("content"))
-            self.record = self.record or string(item.get("encrypted_content"))
-        elif rank == _MESSAGE:
-            self.content += text_of(item.get("content"))
-        else:
-            self.calls.append(_call(item, shown))
+_ITEMS = Recall(_read)
 
-    def end(self) -> tuple[Message, ...]:
-        """The turn, if there is one; the next item begins another."""
-        if not self.rank:
-            return ()
-        turn = Message("assistant", self.content, tuple(self.calls), thinking=self.thinking, record=self.record)
-        self.rank, self.thinking, self.record, self.content, self.calls = 0, "", "", "", []
-        return (turn,)
+
+def _ended(turn: list[_Part], shown: dict[tuple[str, str], str]) -> tuple[Message, ...]:
+    """The turn, if there is one, the very same message as last time; the next item begins another."""
+    if not turn:
+        return ()
+    *before, last = turn
+    turn.clear()
+    parts = (*before, last)
+    names = tuple(shown.get((part.namespace, part.call.name), part.call.name) for part in parts if part.call)
+    if last.turn is None or last.turn[:2] != (tuple(before), names):
+        calls = (part.call for part in parts if part.call)
+        message = Message(
+            "assistant",
+            "".join(part.content for part in parts),
+            tuple(replace(call, name=name) for call, name in zip(calls, names, strict=True)),
+            thinking="".join(part.thinking for part in parts),
+            record=next((part.record for part in parts if part.record), ""),
+        )
+        last.turn = tuple(before), names, message
+    return (last.turn[2],)
 
 
 def _flat(tools: object, namespace: str = "") -> Iterator[tuple[str, Json]]:
@@ -113,14 +140,14 @@ def _rank(item: Json) -> int | None:
     return None if kind == "message" and item.get("role") != "assistant" else _RANKS.get(string(kind))
 
 
-def _call(item: Json, shown: dict[tuple[str, str], str]) -> ToolCall:
-    name = string(item.get("name"))
+def _call(item: Json) -> ToolCall:
+    """A call under the name that the client gave the tool."""
     if item.get("type") == "custom_tool_call":
         arguments = canonical({"input": string(item.get("input"))})
     else:
         given = item.get("arguments")
         arguments = given if isinstance(given, str) else canonical(given if given is not None else {})
-    return ToolCall(string(item.get("call_id")), shown.get((string(item.get("namespace")), name), name), arguments)
+    return ToolCall(string(item.get("call_id")), string(item.get("name")), arguments)
 
 
 def _given(item: Json, where: str) -> Iterator[Message]:

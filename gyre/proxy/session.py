@@ -14,11 +14,12 @@ from gyre.proxy.adapters.port import Adapter
 from gyre.proxy.drawn import Drawn, cut
 from gyre.proxy.errors import PromptTooLong
 from gyre.proxy.exchange import Asked
-from gyre.proxy.match import Histories, Place, Point, Roots, root_cursor, same
+from gyre.proxy.match import Histories, Place, Point, same
 from gyre.proxy.normalise import Message, dump, load
 from gyre.proxy.paths import Paths
-from gyre.proxy.placing import Placed, placed
+from gyre.proxy.placing import placed
 from gyre.proxy.plan import Limits, Plan
+from gyre.proxy.roots import Roots, root_cursor
 from gyre.proxy.template import Template
 from gyre.proxy.thinking import thinks
 from schemas.base import ints, pack_floats, pack_ints
@@ -52,7 +53,9 @@ class Session:
             PromptTooLong: no room for the answer behind it.
             HistoryUnrenderable: the template refuses the history.
         """
-        root, where = self._placed(asked)
+        hints = self._harness.hints(asked, self._memory)
+        root, points = self._known(asked, hints.thread)
+        where = placed(self.tree, self._paths, self._template, points, root, asked)
         forced = self._forced(asked)
         context = where.context + pack_ints(self._template.model.encode(forced) if forced else ())
         limit = self._limit(asked)
@@ -60,8 +63,10 @@ class Session:
         if total + limit > self._limits.context_tokens:
             raise PromptTooLong(total, self._limits.context_tokens - limit)
         index, self._next = self._next, self._next + 1
+        call = f"{self.tree.execution}-c{index}"
+        self._histories.take(call, points, asked.messages)
         return Plan(
-            call=f"{self.tree.execution}-c{index}",
+            call=call,
             index=index,
             parent=where.parent,
             prefix_tokens=where.prefix_tokens,
@@ -70,7 +75,7 @@ class Session:
             messages=asked.messages[where.prefix_messages :],
             message_ends=where.ends,
             root=root,
-            hints=self._harness.hints(asked, self._memory),
+            hints=hints,
             sampling=self._sampling(limit, index),
             stop=asked.stop,
             tool_calls=asked.tool_choice != "none",
@@ -80,14 +85,19 @@ class Session:
         )
 
     def count(self, asked: Asked) -> int:
-        """Tokens of the prompt that this request would be. Raises HistoryUnrenderable."""
-        return len(self._placed(asked)[1].context) // 4
+        """Tokens of the prompt that this request would be. Raises PromptTooLong, HistoryUnrenderable."""
+        root, points = self._known(asked, self._harness.hints(asked, self._memory).thread)
+        return len(placed(self.tree, self._paths, self._template, points, root, asked).context) // 4
 
     def finished(self, asked: Asked) -> tuple[str, ...]:
-        """Recorded calls that answer exactly this request, oldest first: of a re-sent one, the calls it may mean."""
-        points = self._histories.walk(self._roots.of(asked.messages, asked.tools), asked.messages)
+        """Recorded calls that answer exactly this request, oldest first: of a re-sent one, the calls it may mean.
+
+        One whose answer nobody waited for is none: it is in no training sample, what is given out is.
+        """
+        thread = self._harness.hints(asked, self._memory).thread
+        _, points = self._known(asked, thread)
         calls = points[-1].asked if len(points) > len(asked.messages) else ()
-        return tuple(call for call in calls if self._answers(call, asked))
+        return tuple(call for call in calls if self._answers(call, asked, thread))
 
     def reply(self, call: str) -> tuple[Message, trees.Node]:
         """The answer that a recorded call was given, and its record as a node."""
@@ -146,20 +156,17 @@ class Session:
         self._paths.add(tree, node)
         fading = self._fading[record.call] = self._fades(record, node, messages, reply)
         points = self._grown(record, messages, fading)
-        behind = self._histories.add(record.call, record.parent, record.prefix_messages, points, reply)
+        behind = self._histories.add(record, points, reply)
         whole = record.prefix_messages + len(messages) + 1
         behind.place = Place(record.call, node.length, whole, answered=True, live=fading < node.length)
 
     def _grown(self, record: ModelCallRecorded, messages: Sequence[Message], fading: int) -> list[Point]:
         """The points along a record's own messages; the first call that rendered a place keeps it."""
-        point = self._histories.start(record.system_digest, record.parent, record.prefix_messages)
-        points = [point]
-        for count, message in enumerate(messages):
-            point = self._histories.grow(point, message)
-            points.append(point)
-            end = record.message_ends[count] if count < len(record.message_ends) else -1
+        start = self._histories.start(record.system_digest, record.parent, record.prefix_messages)
+        points = self._histories.grow(start, messages, record.thread)
+        for count, (point, end) in enumerate(zip(points[1:], record.message_ends, strict=False), 1):
             if end >= 0 and point.place is None:
-                whole = record.prefix_messages + count + 1
+                whole = record.prefix_messages + count
                 point.place = Place(record.call, end, whole, answered=False, live=fading < end)
         return points
 
@@ -173,24 +180,26 @@ class Session:
         text = self._text(ints(record.output_ids), record.finish == "stop", "")
         return node.context - 1 if self._template.fades(text, reply) else _NEVER
 
-    def _answers(self, call: str, asked: Asked) -> bool:
-        """Whether a recorded output is what this request would be told: its thread, limit, stop texts, tool choice."""
+    def _answers(self, call: str, asked: Asked, thread: str) -> bool:
+        """Whether a record is what this request would be told: waited for; thread, limit, stop texts, tool choice."""
         node, stop = self.tree.nodes[call], self._stops.get(call, "")
         size, limit = node.length - node.context, self._limit(asked)
         text = self._text(ints(node.output_ids), node.finish == "stop", stop)
         if size > limit or (node.finish == "length" and size < limit) or (stop and stop not in asked.stop):
             return False
-        if any(each in text for each in asked.stop) or node.thread != self._harness.hints(asked, self._memory).thread:
+        if any(each in text for each in asked.stop) or node.thread != thread or not node.delivered:
             return False
         forced, calls = self._forced(asked), asked.tool_choice != "none"
         said = self._template.family.answer(forced + text, call, asked.tools, forced=bool(forced), calls=calls)
         return said == self._replies[call]
 
-    def _placed(self, asked: Asked) -> tuple[str, Placed]:
-        """The request's root and its place."""
+    def _known(self, asked: Asked, thread: str) -> tuple[str, list[Point]]:
+        """The request's root, and the points of its history that are known. Raises PromptTooLong."""
+        least = len(asked.messages) * self._template.least
+        if least > self._limits.context_tokens:
+            raise PromptTooLong(least, self._limits.context_tokens)
         root = self._roots.of(asked.messages, asked.tools)
-        points = self._histories.walk(root, asked.messages)
-        return root, placed(self.tree, self._paths, self._template, points, root, asked)
+        return root, self._histories.walk(root, asked.messages, thread)
 
     def _limit(self, asked: Asked) -> int:
         """Most tokens of the answer."""

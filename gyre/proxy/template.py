@@ -6,6 +6,7 @@ conversation instead of behind the real history, and its cost depends on the new
 no cut is served too: each of its calls is a root of its own, rendered whole.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from gyre.proxy.normalise import Json, Message
 from gyre.proxy.rendering import MARK, Rendering
 
 __all__ = ["GENERATE", "ROOT", "Behind", "Increment", "NotAppendOnly", "Template"]
+
+_MANY = 8
 
 
 class NotAppendOnly(Exception):
@@ -61,12 +64,14 @@ class Template:
         self._rendering = Rendering(model)
         self.family: Family = family_of(self._rendering, tool_parser, thinking_parser)
         self.stop_token_ids = tuple(dict.fromkeys((*model.stop_token_ids, *self._rendering.end_ids)))
-        self._bare: dict[Cut, str] = {}
+        self._alone: dict[tuple[str, bool], str] = {}
         self._prompts: dict[str, list[int]] = {}
         self._keeps_words = cuts.keeps_words(self._rendering)
         thought = self.family.turn(cuts.THOUGHT, MARK)
         self._cuts = cuts.derive(self._rendering, thought)
         self._verify(cuts.conversations(thought))
+        self.least = self._least()
+        """Tokens of any message at the least."""
 
     def increment(self, behind: Behind, messages: Sequence[Message], tools: Sequence[Json] = ()) -> Increment:
         """Tokens of `messages` and the generation prompt, from a place that `refusal` has nothing against.
@@ -156,21 +161,37 @@ class Template:
         return [*groups, messages[start:]]
 
     def _text(self, behind: Behind, group: Sequence[Message], tools: Sequence[Json], *, generate: bool) -> str:
-        """Text of one group and, at the end, of the generation prompt."""
+        """Text of one group and, at the end, of the generation prompt, which is always the same on its own."""
         if not behind.role:
             return self._rendering.text(group, tools, generate=generate)
+        if group or not generate:
+            return self._behind(behind, group, generate=generate)
+        place = behind.role, behind.answered
+        if place not in self._alone:
+            self._alone[place] = self._behind(behind, (), generate=True)
+        return self._alone[place]
+
+    def _behind(self, behind: Behind, group: Sequence[Message], *, generate: bool) -> str:
         if behind.answered:
             text = cuts.tail(self._rendering, group, generate=generate)
             if text is None:
                 raise NotAppendOnly
             return text
-        cut = (behind.role, group[0].role if group else GENERATE)
-        if cut not in self._bare:
-            self._bare[cut] = self._rendering.text(standin(cut))
-        text = self._rendering.text((*standin(cut), *group), generate=generate)
-        if not text.startswith(self._bare[cut]):
+        before = standin((behind.role, group[0].role if group else GENERATE))
+        text = self._rendering.text((*before, *group), generate=generate)
+        if not text.startswith(bare := self._rendering.bare(before)):
             raise NotAppendOnly
-        return text[len(self._bare[cut]) :]
+        return text[len(bare) :]
+
+    def _least(self) -> int:
+        """Tokens of a message at the least: of empty ones, all of a role or of two that take turns."""
+        before, grown = (cuts.SYSTEM, cuts.USER), list[int]()
+        for one, other in (*((role, role) for role in cuts.ROLES), ("assistant", "user")):
+            more = (Message(one), Message(other)) * _MANY
+            with contextlib.suppress(HistoryUnrenderable):
+                added = len(self.whole((*before, *more), ()).ids) - len(self.whole(before, ()).ids)
+                grown.append(added // len(more))
+        return max(1, min(grown, default=1))
 
     def _verify(self, conversations: Sequence[Sequence[Message]]) -> None:
         """Give up each cut by which a whole conversation comes out otherwise; those left are sound on all of them."""

@@ -178,3 +178,20 @@ def test_evolving_never_changes_the_tree_it_is_given() -> None:
     before = to_bytes(TREE)
     evolve(TREE, record(9, 1, 7, [1], [2]))
     assert to_bytes(TREE) == before
+
+
+def test_which_answer_was_thrown_away_does_not_depend_on_which_came_first() -> None:
+    cut, longer = record(0, None, 0, [1, 2], [3], finish="length"), record(1, 0, 2, [], [5, 6], finish="length")
+    assert [leaf.role for leaf in summaries(fold("x", [cut, longer]))] == ["abandoned", "main"]
+    first, second = record(0, None, 0, [1, 2], [5, 6], finish="length"), record(1, 0, 2, [], [3], finish="length")
+    assert [leaf.role for leaf in summaries(fold("x", [first, second]))] == ["main", "abandoned"]
+    whole = record(0, None, 0, [1, 2], [7, 8])
+    assert [leaf.role for leaf in summaries(fold("x", [whole, longer]))] == ["main", "abandoned"]
+
+
+def test_a_cut_answer_of_another_thread_or_one_with_no_better_that_was_received_is_kept() -> None:
+    cut = record(0, None, 0, [1, 2], [3, 4], finish="length", thread="a")
+    other = record(1, 0, 2, [], [5, 6], thread="b")
+    assert [leaf.role for leaf in summaries(fold("x", [cut, other]))] == ["sub-agent", "sub-agent"]
+    lost = record(1, 0, 2, [], [5, 6], thread="a", delivered=False)
+    assert [leaf.role for leaf in summaries(fold("x", [cut, lost]))] == ["sub-agent", "abandoned"]

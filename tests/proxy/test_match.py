@@ -10,10 +10,10 @@ from gyre.core import tree as trees
 from gyre.proxy import anthropic_history, responses_history
 from gyre.proxy.adapters.generic import Generic
 from gyre.proxy.exchange import Asked
-from gyre.proxy.match import Roots, root_cursor
 from gyre.proxy.normalise import Message, ToolCall, messages_of
 from gyre.proxy.paths import WORTH_SHARING
 from gyre.proxy.recall import Recall
+from gyre.proxy.roots import Roots, root_cursor
 from gyre.proxy.session import Limits, Plan, Session
 from tests.proxy.templates import drawn, nano
 
@@ -118,7 +118,8 @@ def test_an_answer_given_meanwhile_is_seen_by_the_very_same_history() -> None:
     first, _ = turn(live, [SYSTEM, TASK], "done")
     assert live.plan(Asked(history, (), None)).parent == first.call
     second, _ = turn(live, [SYSTEM, TASK], "done")
-    assert live.plan(Asked(history, (), None)).parent == second.call
+    other = (*history[:3], Message("user", "other"))
+    assert live.plan(Asked(other, (), None)).parent == second.call
 
 
 def test_a_fork_inside_a_long_message_shares_its_beginning() -> None:
@@ -166,7 +167,7 @@ def test_a_list_sent_again_is_read_again_only_where_it_changed() -> None:
 
 
 def test_lists_of_two_conversations_do_not_answer_for_each_other() -> None:
-    recall = Recall(lambda item, index: (item, index), kept=2)
+    recall = Recall(lambda item, index: (item, index))
     head = [{"n": n} for n in range(4)]
     one, two = [*head, "one"], [*head, "two"]
     assert recall(one)[-1] == ("one", 4)
@@ -177,7 +178,7 @@ def test_lists_of_two_conversations_do_not_answer_for_each_other() -> None:
 def test_the_record_that_clients_echo_beside_a_thought_is_read() -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "x-c3"}
     said = {"role": "assistant", "content": [thought, {"type": "text", "text": "so"}]}
-    assert anthropic_history.messages_of(None, [said])[0].record == "x-c3"
+    assert anthropic_history.history_of(None, [said])[0][0].record == "x-c3"
     items = [
         {"type": "reasoning", "summary": [], "encrypted_content": "x-c4"},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "so"}]},
