@@ -17,13 +17,13 @@ from aiohttp import web
 from bus.errors import StreamFull
 from bus.log import BusPort
 from gyre.engines.remote import RemoteEngine
-from gyre.errors import GyreError
 from gyre.models.load import find_model
 from gyre.proxy.adapters.registry import find_adapter
 from gyre.proxy.chat_model import ChatModel
 from gyre.proxy.errors import TemplateUnusable
 from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
+from services.exits import Hopeless
 from services.place import Place
 from services.proxy_calls import Calls
 from services.proxy_draw import Engines
@@ -39,7 +39,7 @@ _SEAL_PAUSE_SECONDS = 1.0
 _LOG = logging.getLogger(__name__)
 
 
-class ProxyFailed(GyreError):
+class ProxyFailed(Hopeless):
     """The proxy cannot start; the message names the setting."""
 
 
@@ -180,13 +180,19 @@ async def _listen(runner: web.AppRunner, settings: ProxySettings) -> None:
             break
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                raise ProxyFailed(f"proxy: port {port} on {settings.host} cannot be used: {error.strerror}") from error
+                raise ProxyFailed(_unusable(settings, port, error)) from error
         await asyncio.sleep(0.1)
     bound = runner.addresses[0][1]
     partial = note.with_suffix(".url.part")
     partial.write_text(f"http://{settings.host}:{bound}")
     partial.replace(note)
     _LOG.info("proxy listens at http://%s:%d", settings.host, bound)
+
+
+def _unusable(settings: ProxySettings, port: int, error: OSError) -> str:
+    """What is wrong with the port, and the way out: harnesses that run know no other, those of a resumed run do."""
+    way = "" if settings.port else f", or delete {settings.folder / 'proxy.url'} and resume: another port is taken"
+    return f"proxy: port {port} on {settings.host} cannot be used: {error.strerror}; end what uses it{way}"
 
 
 def _noted_port(note: Path) -> int:

@@ -15,7 +15,7 @@ from types import ModuleType
 from bus.errors import BusError
 from bus.log import BusPort
 from gyre.errors import GyreError
-from services.exits import EXIT_FAILED, EXIT_FULL, EXIT_REPLACED, is_full
+from services.exits import EXIT_REPLACED, code_of, is_full
 from services.leash import hold_leash
 from services.place import Place, connect
 
@@ -69,7 +69,7 @@ def main(service: str, folder: Path, cell: int | None = None, edge: bool = False
         if not is_full(error) and not isinstance(error, GyreError | BusError):
             raise
         log.error("%s", error)  # noqa: TRY400 - one line for people
-        return EXIT_FULL if is_full(error) else EXIT_FAILED
+        return code_of(error)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from bus.errors import BusError
 from bus.server import NatsServer
 from gyre.config import Config
 from gyre.sandboxes.orphans import kill_leftovers
-from services.exits import EXIT_FULL, EXIT_REPLACED, is_full
+from services.exits import EXIT_FULL, EXIT_HOPELESS, EXIT_REPLACED, is_full
 
 log = logging.getLogger("gyre")
 STOP_SECONDS = 10.0
@@ -129,8 +129,8 @@ class Supervisor:
                 await child.wanted.wait()
                 log.warning("%s: the one that took its place is silent; starting it again", child.name)
                 continue
-            if code == EXIT_FULL:
-                self.give_up(self._last_line(child), full=True)
+            if code in (EXIT_FULL, EXIT_HOPELESS):
+                self.give_up(self._last_line(child), full=code == EXIT_FULL)
                 return
             await self._after_death(child, code)
 
@@ -171,7 +171,11 @@ class Supervisor:
                 await self._keep_server(self.server)
 
     def _check_disk(self) -> None:
-        free = shutil.disk_usage(self.folder).free
+        try:
+            free = shutil.disk_usage(self.folder).free
+        except OSError as error:
+            self.give_up(f"its folder {self.folder} cannot be looked at: {error.strerror}", full=False)
+            return
         if free < LEAST_FREE_BYTES:
             self.give_up(f"its disk has {free >> 20} MiB free, {LEAST_FREE_BYTES >> 20} are needed", full=True)
 
