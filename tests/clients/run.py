@@ -63,9 +63,10 @@ class Case:
         return f"{self.client}-{self.scenario}"
 
     def command(self) -> list[str]:
-        """The command of the page, with smaller limits where it is to compact."""
+        """The command of the page, for another API or with smaller limits where it is to compact."""
         found = documented(self.script.client["command"])
-        for old, new in self.script.client.get("compaction", ()) if self.script.scenario.get("compacts") else ():
+        smaller = self.script.client.get("compaction", ()) if self.script.scenario.get("compacts") else ()
+        for old, new in (*self.script.client.get("replace", ()), *smaller):
             assert old in found[-1], f"{old!r} is not in the page's command of {self.client}"
             found[-1] = found[-1].replace(old, new)
         return ["/bin/sh", "-c", 'PATH="$0:$PATH"; exec "$@"', str(self.commands), *found]
@@ -131,16 +132,16 @@ def made_task(folder: Path, name: str) -> Task:
     return load_task(place)
 
 
-def planned(clients: Sequence[str], scenarios: Sequence[str]) -> tuple[list[Case], list[Result]]:
+def planned(names: Sequence[str], scenarios: Sequence[str]) -> tuple[list[Case], list[Result]]:
     """The cases that this machine can have, and why it cannot have the others."""
-    known, words, trees = (read(name) for name in ("clients", "scenarios", "expected"))
+    known, words = clients(), read("scenarios")
     cases: list[Case] = []
     skipped: list[Result] = []
-    for client in clients or known:
+    for client in names or known:
         why, commands = "", FOLDER
         print(f"{client}: is installed, unless it is there", file=sys.stderr)
         try:
-            commands = install(client, known[client])
+            commands = install(known[client].get("like", client), known[client])
         except Unavailable as error:
             why = str(error)
         for scenario in scenarios or words:
@@ -148,8 +149,21 @@ def planned(clients: Sequence[str], scenarios: Sequence[str]) -> tuple[list[Case
                 skipped.append(Result(client, scenario, "skipped", reason))
                 continue
             script = Script(known[client], words[scenario])
-            cases.append(Case(client, scenario, script, commands, trees.get(client, {}).get(scenario, {})))
+            cases.append(Case(client, scenario, script, commands, expected(client).get(scenario, {})))
     return cases, skipped
+
+
+def clients() -> dict[str, dict[str, Any]]:
+    """The clients; one that is another in all but the API that it speaks has the other's words and its own."""
+    said = read("clients")
+    return {name: {**said.get(own.get("like", ""), {}), **own} for name, own in said.items()}
+
+
+def expected(client: str) -> Mapping[str, Any]:
+    """The trees of a client by scenario: those of the client that it is like, where it has none of its own."""
+    trees = read("expected")
+    found: Mapping[str, Any] = trees.get(client) or trees[clients()[client]["like"]]
+    return found
 
 
 def read(name: str) -> dict[str, Any]:
@@ -182,9 +196,9 @@ def told(results: Sequence[Result]) -> str:
     """The table: clients down, scenarios across; below it what failed, and why something was skipped."""
     scenarios = list(dict.fromkeys(result.scenario for result in results))
     fates = {(result.client, result.scenario): result.fate for result in results}
-    lines = [f"{'':16}" + "".join(f"{name:>12}" for name in scenarios)]
+    lines = [f"{'':20}" + "".join(f"{name:>12}" for name in scenarios)]
     lines += [
-        f"{client:16}" + "".join(f"{fates[client, name]:>12}" for name in scenarios)
+        f"{client:20}" + "".join(f"{fates[client, name]:>12}" for name in scenarios)
         for client in dict.fromkeys(result.client for result in results)
     ]
     reasons: dict[str, list[str]] = {}

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.run import Case, Result, read, told
+from tests.clients.run import Case, Result, clients, expected, read, told
 from tests.clients.script import REPORT, SIDE, TASK, Script
 
-CLIENTS, SCENARIOS, EXPECTED = (read(name) for name in ("clients", "scenarios", "expected"))
+CLIENTS, SCENARIOS = clients(), read("scenarios")
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -17,9 +17,9 @@ def test_each_case_has_a_command_on_the_page_and_a_tree_or_a_reason_to_be_skippe
 ) -> None:
     case = Case(client, scenario, Script(CLIENTS[client], SCENARIOS[scenario]), tmp_path, {})
     assert CLIENTS[client]["command"] in case.command()[-1]
-    expected = EXPECTED[client].get(scenario)
-    assert (expected is None) == (scenario in CLIENTS[client].get("skip", {}))
-    assert expected is None or expected["final"] in expected["leaves"]
+    tree = expected(client).get(scenario)
+    assert (tree is None) == (scenario in CLIENTS[client].get("skip", {}))
+    assert tree is None or tree["final"] in tree["leaves"]
 
 
 def test_the_policy_says_the_first_step_whose_result_is_missing_and_ends_after_the_last() -> None:
@@ -47,5 +47,5 @@ def test_an_agent_in_the_background_is_waited_for_by_its_id() -> None:
 
 def test_the_table_says_why_something_failed_or_was_skipped() -> None:
     table = told([Result("a", "tools", "fail", "no file"), Result("b", "tools", "skipped", "no npm")])
-    assert "a                       fail" in table
+    assert "a                           fail" in table
     assert "b skipped: no npm [tools]" in table
