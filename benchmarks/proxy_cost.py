@@ -1,6 +1,6 @@
 """What the proxy's own code costs a call, and an execution in memory, as a conversation grows long.
 
-    python benchmarks/proxy_cost.py [--turns 600] [--tokens 200000] [--model FOLDER] [--json]
+    python benchmarks/proxy_cost.py [--api messages] [--turns 600] [--tokens 200000] [--model FOLDER] [--json]
 
 One conversation of tool calls and their results is put through the code that the proxy service runs for each call, in
 one thread, with a scripted answer for the engine. Each call's processor time is held against that of `orjson.loads` on
@@ -16,7 +16,6 @@ these figures: see `proxy.py` and `proxy_rivals.py`.
 
 import argparse
 import gc
-import hashlib
 import json
 import random
 import sys
@@ -39,20 +38,26 @@ from gyre.engines.port import GenerateRequest, Sampling
 from gyre.engines.wire import GenerateBody
 from gyre.models.load import NANO
 from gyre.proxy.adapters.generic import Generic
-from gyre.proxy.chat import Chat
 from gyre.proxy.chat_model import ChatModel
-from gyre.proxy.reply import Opened, Reply
+from gyre.proxy.normalise import Message
+from gyre.proxy.protocols import PROTOCOLS
+from gyre.proxy.reply import Opened, Reply, Request
+from gyre.proxy.sent import Sent
 from gyre.proxy.session import Drawn, Limits, Session
 from gyre.proxy.template import Template
 from schemas.calls import VersionSpan
 from schemas.envelope import COMMIT, Commit, Producer
 
+APIS = ("chat/completions", "messages", "responses")
 EARLY, WINDOW = 60, 20
 STAGES = ("read", "plan", "record", "add", "write")
 CALL = '<tool_call>{{"name": "shell", "arguments": {{"command": "sed -n {0},{1}p src/module_{0}.py"}}}}</tool_call>'
-TOOLS = [{"type": "function", "function": {"name": "shell", "description": "Run it.", "parameters": {}}}]
+SYSTEM = "You are a careful engineer. " * 40
+CONTEXT = 1 << 24
+FUNCTION = {"name": "shell", "description": "Run it.", "parameters": {}}
+NAMED = {"name": "shell", "description": "Run it.", "input_schema": {}}
 WORDS = "self return the value of import path from line def class test name None in is not for if else"
-MESSAGES = ("bodies.py", "normalise.py", "recall.py")
+MESSAGES = ("bodies.py", "normalise.py", "recall.py", "anthropic_history.py", "responses_history.py")
 """Where messages are made and kept."""
 VOCABULARY = WORDS.split()
 T = TypeVar("T")
@@ -82,32 +87,57 @@ def timed(call: Call, stage: str, work: Callable[[], T]) -> T:
 
 
 class Client:
-    """The conversation as a client keeps it; `bodies` are the requests of its turns."""
+    """The conversation as a client of one API keeps it; `bodies` are the requests of its turns."""
 
-    def __init__(self, result_words: int) -> None:
+    def __init__(self, api: str, result_words: int) -> None:
         self._random = random.Random(0)
-        self._words = result_words
-        self.messages: list[Any] = [
-            {"role": "system", "content": "You are a careful engineer. " * 40},
-            {"role": "user", "content": "Write the library that start.md describes."},
-        ]
+        self._words, self._api = result_words, api
+        ask = {"role": "user", "content": "Write the library that start.md describes."}
+        system = {"role": "system", "content": SYSTEM}
+        self.items: list[Any] = [ask] if api == "messages" else [system, ask]
 
     def body(self, count: int | None = None) -> bytes:
-        """The request with the first `count` messages (or all)."""
-        return orjson.dumps({"model": "m", "messages": self.messages[:count], "tools": TOOLS, "stream": True})
+        """The request with the first `count` items of the conversation (or all)."""
+        items, head = self.items[:count], {"model": "m", "stream": True}
+        if self._api == "messages":
+            return orjson.dumps({**head, "max_tokens": 256, "system": SYSTEM, "messages": items, "tools": [NAMED]})
+        if self._api == "responses":
+            return orjson.dumps({**head, "input": items, "tools": [{"type": "function", **FUNCTION}]})
+        return orjson.dumps({**head, "messages": items, "tools": [{"type": "function", "function": FUNCTION}]})
 
-    def take(self, reply: Any) -> None:
-        """Add the answer and its tool's result."""
-        words = (self._random.choice(VOCABULARY) for _ in range(self._words))
-        self.messages += [
-            reply,
-            {"role": "tool", "tool_call_id": reply["tool_calls"][0]["id"], "content": " ".join(words)},
-        ]
+    def take(self, message: Message) -> None:
+        """Add the answer and its tool's result, as the API writes them."""
+        result = " ".join(self._random.choice(VOCABULARY) for _ in range(self._words))
+        (call,) = message.calls
+        if self._api == "messages":
+            use = {"type": "tool_use", "id": call.id, "name": call.name, "input": orjson.loads(call.arguments)}
+            told = {"type": "tool_result", "tool_use_id": call.id, "content": result}
+            self.items += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [told]}]
+        elif self._api == "responses":
+            made = {"call_id": call.id, "name": call.name, "arguments": call.arguments, "status": "completed"}
+            self.items += [
+                {"type": "function_call", "id": f"fc_{call.id}", **made},
+                {"type": "function_call_output", "call_id": call.id, "output": result},
+            ]
+        else:
+            self.items += [message.wire(), {"role": "tool", "tool_call_id": call.id, "content": result}]
+
+    @property
+    def opening(self) -> int:
+        """Items before the first answer."""
+        return 1 if self._api == "messages" else 2
 
 
-def answered(session: Session, model: ChatModel, body: bytes, turn: int, call: Call) -> Any:
-    """One call, stage by stage as services/proxy.py and proxy_calls.py take them; returns the message sent out."""
-    request, _ = timed(call, "read", lambda: (Chat.parse(body, {}), hashlib.sha256(body).digest()))
+def answered(api: str, session: Session, model: ChatModel, body: bytes, turn: int, call: Call) -> Message:
+    """One call, stage by stage as services/proxy_http.py and proxy_calls.py take them; returns the answer."""
+    protocol = PROTOCOLS[api]
+
+    def taken() -> Request:
+        request = protocol.parse(body, {}, CONTEXT)
+        Sent.of(api, {}, body)
+        return request
+
+    request = timed(call, "read", taken)
     plan = timed(call, "plan", lambda: session.plan(request.asked))
     drawn = answer(model, turn)
     began = thread_time_ns()
@@ -132,10 +162,10 @@ def answered(session: Session, model: ChatModel, body: bytes, turn: int, call: C
         message, node = session.reply(plan.call)
         opened = Opened(plan.call, 0, node.context)
         said = Reply(opened, message, "stop", node.length - node.context, 0)
-        return b"".join((Chat().opening(request, opened), *Chat().events(request, said, 0)))
+        return b"".join((protocol.opening(request, opened), *protocol.events(request, said, 0)))
 
     timed(call, "write", written)
-    return session.reply(plan.call)[0].wire()
+    return session.reply(plan.call)[0]
 
 
 def answer(model: ChatModel, turn: int) -> Drawn:
@@ -152,20 +182,20 @@ def commit(record: Any) -> Commit:
 
 
 def session(template: Template) -> Session:
-    return Session("x", 1, template, Limits(1.0, 256, 1 << 24), Generic())
+    return Session("x", 1, template, Limits(1.0, 256, CONTEXT), Generic())
 
 
-def conversation(template: Template, turns: int, tokens: int) -> tuple[Client, Session, list[Call]]:
+def conversation(api: str, template: Template, turns: int, tokens: int) -> tuple[Client, Session, list[Call]]:
     """The whole conversation and what each call of it cost."""
     model = template.model
     a_turn = tokens // turns - len(answer(model, 1).output_ids) - 8
-    client = Client(a_turn * 400 // len(model.encode(" ".join([WORDS] * 20))))
+    client = Client(api, a_turn * 400 // len(model.encode(" ".join([WORDS] * 20))))
     live, calls = session(template), []
     for turn in range(turns):
         body = client.body()
         call = Call(len(body), loads=int(median(_loads(body) for _ in range(5))))
         calls.append(call)
-        client.take(answered(live, model, body, turn, call))
+        client.take(answered(api, live, model, body, turn, call))
     return client, live, calls
 
 
@@ -175,13 +205,13 @@ def _loads(body: bytes) -> int:
     return thread_time_ns() - began
 
 
-def kept(template: Template, client: Client, turns: int) -> tuple[int, int]:
+def kept(api: str, template: Template, client: Client, turns: int) -> tuple[int, int]:
     """(bytes that one session holds after all turns, bytes of the messages that it and the reader of bodies share)."""
     gc.collect()
     tracemalloc.start()
     live = session(template)
     for turn in range(turns):
-        answered(live, template.model, client.body(2 + 2 * turn), turn, Call(0))
+        answered(api, live, template.model, client.body(client.opening + 2 * turn), turn, Call(0))
     gc.collect()
     held = tracemalloc.take_snapshot().statistics("filename")
     tracemalloc.stop()
@@ -197,13 +227,14 @@ def stretch(calls: Sequence[Call]) -> dict[str, float]:
     return found | {"cost": median(call.total / call.loads for call in calls)}
 
 
-def measure(template: Template, turns: int, tokens: int) -> dict[str, Any]:
-    client, live, calls = conversation(template, turns, tokens)
+def measure(api: str, template: Template, turns: int, tokens: int) -> dict[str, Any]:
+    client, live, calls = conversation(api, template, turns, tokens)
     last = list(live.tree.nodes.values())[-1]
     early, late = stretch(calls[max(0, EARLY - WINDOW) : EARLY]), stretch(calls[-WINDOW:])
-    held, shared = kept(template, client, turns)
-    said = sum(len(orjson.dumps(message)) for message in client.messages)
+    held, shared = kept(api, template, client, turns)
+    said = sum(len(orjson.dumps(message)) for message in client.items)
     return {
+        "api": api,
         "turns": turns,
         "tokens": last.length,
         "early": early,
@@ -243,6 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--turns", type=int, default=600, help="calls of the conversation, at least 60")
     parser.add_argument("--tokens", type=int, default=200_000, help="tokens of the last call's context, about")
+    parser.add_argument("--api", choices=APIS, default=APIS[0], help="as which it is asked")
     parser.add_argument("--model", type=Path, help="folder with tokenizer and template (default: made here)")
     parser.add_argument("--json", action="store_true", help="one object on stdout")
     options = parser.parse_args(arguments)
@@ -250,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"--turns: {options.turns} is too few; give at least {EARLY}")
     with tempfile.TemporaryDirectory() as folder:
         model = ChatModel.load(options.model) if options.model else everyday_model(Path(folder))
-    result = measure(Template(model), options.turns, options.tokens)
+    result = measure(options.api, Template(model), options.turns, options.tokens)
     print(json.dumps(result) if options.json else "\n".join(lines(result)))
 
 

@@ -1,7 +1,7 @@
 """Requests per second through our proxy and through LiteLLM's, in front of the same stub engine, in one run.
 
     python -m venv litellm && litellm/bin/pip install 'litellm[proxy]'     # anywhere but here
-    python benchmarks/proxy_rivals.py --litellm litellm/bin/python [--clients 64] [--turns 8] [--rounds 3] [--json]
+    python benchmarks/proxy_rivals.py --litellm litellm/bin/python [--clients 64] [--turns 4] [--seconds 150] [--json]
 
 Three processes beside this one: the stub engine, our proxy (its services' own code, with a log behind it) and LiteLLM's
 proxy with one worker. Rounds go back and forth between the two; medians are given. In each, every client holds a
@@ -46,6 +46,7 @@ from services.proxy import ProxySettings, serve_proxy
 ANSWER = "I read the file and write what is missing, line by line, until the check is green."
 RESULT = "the file was written, and here is a line of output to read\n" * 4
 START_SECONDS = 120.0
+REQUEST_SECONDS = 60.0
 _KEY = f"sk-{secrets.token_hex(32)}"
 
 
@@ -160,7 +161,8 @@ async def conversation(http: aiohttp.ClientSession, url: str, key: str, stream: 
 
 async def one_round(proxy: Proxy, stream: bool, name: str, turns: int) -> tuple[float, float]:
     """(requests/s, milliseconds of the proxy's processor time a request)."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+    timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
         cpu, start = proxy.cpu_seconds(), time.perf_counter()
         each = enumerate(zip(proxy.urls, proxy.keys, strict=True))
         await asyncio.gather(*(conversation(http, url, key, stream, f"{name}-{n}", turns) for n, (url, key) in each))
@@ -240,18 +242,19 @@ async def _answers(process: subprocess.Popen[bytes], url: str, folder: Path) -> 
             await asyncio.sleep(0.2)
 
 
-async def measure(litellm: Path, kind: str, clients: int, turns: int, rounds: int) -> dict[str, Any]:
-    """Medians of both, streaming and not, and their ratios."""
+async def measure(litellm: Path, kind: str, clients: int, turns: int, rounds: int, seconds: float) -> dict[str, Any]:
+    """Medians of both, streaming and not, and their ratios; no round begins when the seconds are over."""
     found: dict[str, list[tuple[float, float]]] = {}
+    began, done = time.perf_counter(), 0
     with tempfile.TemporaryDirectory() as folder:
         async with stood(litellm, kind, clients, Path(folder)) as proxies:
-            for number in range(-1, rounds):
-                for name, proxy in proxies.items():
-                    for stream in (False, True):
-                        one = await one_round(proxy, stream, f"{number}-{stream}", turns)
-                        if number >= 0:
-                            found.setdefault(f"{name}_{'stream' if stream else 'whole'}", []).append(one)
-    result: dict[str, Any] = {"clients": clients, "turns": turns, "rounds": rounds, "bus": kind}
+            _tell(began, "both stand")
+            await _round(proxies, "warm", 1, began)
+            while done < rounds and (not done or time.perf_counter() - began < seconds):
+                for way, one in (await _round(proxies, str(done), turns, began)).items():
+                    found.setdefault(way, []).append(one)
+                done += 1
+    result: dict[str, Any] = {"clients": clients, "turns": turns, "rounds": done, "bus": kind}
     for name, each in found.items():
         result |= {f"{name}_rate": median(rate for rate, _ in each), f"{name}_cpu_ms": median(cpu for _, cpu in each)}
     for way in ("whole", "stream"):
@@ -259,12 +262,28 @@ async def measure(litellm: Path, kind: str, clients: int, turns: int, rounds: in
     return result
 
 
+async def _round(proxies: dict[str, Proxy], name: str, turns: int, began: float) -> dict[str, tuple[float, float]]:
+    """Rate and processor time of each proxy in turn, streaming and not."""
+    found: dict[str, tuple[float, float]] = {}
+    for rival, proxy in proxies.items():
+        for way in ("whole", "stream"):
+            rate, cpu = await one_round(proxy, way == "stream", f"{name}-{way}", turns)
+            found[f"{rival}_{way}"] = rate, cpu
+            _tell(began, f"round {name}: {rival} {way}: {rate:.1f} requests/s, {cpu:.2f} ms of processor time each")
+    return found
+
+
+def _tell(began: float, what: str) -> None:
+    print(f"{time.perf_counter() - began:6.1f} s  {what}", file=sys.stderr, flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--litellm", type=Path, help="the python of an environment that has litellm[proxy]")
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=8, help="of each conversation")
-    parser.add_argument("--rounds", type=int, default=3, help="after one that is not counted")
+    parser.add_argument("--turns", type=int, default=4, help="of each conversation")
+    parser.add_argument("--rounds", type=int, default=3, help="at most, after one of a turn each that is not counted")
+    parser.add_argument("--seconds", type=float, default=150.0, help="after which no further round begins")
     parser.add_argument("--bus", choices=("memory", "nats"), default="memory", help="nats: a real server, sync always")
     parser.add_argument("--json", action="store_true", help="one object on stdout")
     parser.add_argument("--serve", choices=("engine", "ours"), help=argparse.SUPPRESS)
@@ -279,7 +298,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "--litellm: give the python of an environment that has it; to make one:\n"
             "  python -m venv E && E/bin/pip install 'litellm[proxy]'"
         )
-    result = asyncio.run(measure(options.litellm, options.bus, options.clients, options.turns, options.rounds))
+    asked = (options.clients, options.turns, options.rounds, options.seconds)
+    result = asyncio.run(measure(options.litellm, options.bus, *asked))
     if options.json:
         print(json.dumps(result))
         return
