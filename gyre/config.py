@@ -34,6 +34,9 @@ class RunSection(Section):
     """Seed of everything random in the run."""
     folder: str = "runs"
     """Folder that holds the run's own folder (logs, blobs, weights, snapshots)."""
+    keep_weights: Literal["latest", "all"] = "latest"
+    """Weights and optimizer states that stay on disk: "latest" is what the run needs to go on, "all" is every update's,
+    so that any step can be done again as it was."""
 
 
 class ModelSection(Section):

@@ -255,6 +255,8 @@ class ReductionOpened(Model):
     instances: tuple[Token, ...]
     """The instance of each member, in the same order."""
     contributions: tuple[Contribution, ...]
+    reason: str = ""
+    """Why the epoch before this one came to nothing; empty if there was none."""
 
 
 class GradientReduced(Model):
@@ -269,6 +271,9 @@ class GradientReduced(Model):
     gradient_norm: NonNegativeFloat
     """Before clipping."""
     seconds: NonNegativeFloat
+    sketch: Float32s = b""
+    """(256,) linear sketch of the gradient before clipping (`gyre.trainers.sketch`): that of a difference of two
+    gradients is the difference of theirs, and has its norm to about 9 %. Empty: not taken."""
 
 
 class OptimizerStepped(Model):

@@ -12,6 +12,7 @@ from gyre.core.cell import Held, View
 from gyre.core.routes import Routes
 from gyre.errors import GyreError
 from schemas.envelope import Event
+from services import failpoints
 from services.place import Place
 
 log = logging.getLogger("gyre")
@@ -87,6 +88,7 @@ class Desk:
             except Unavailable as error:
                 log.warning("%s; still trying", error)  # the same commit again: it cannot be stored twice
                 continue
+            failpoints.said(self.place.folder, events)
             return self._said
 
     async def say_as_core(self, *events: Event) -> bool:

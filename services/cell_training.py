@@ -16,7 +16,14 @@ from gyre.engines.port import EngineUnavailable
 from gyre.engines.remote import RemoteEngine
 from gyre.errors import GyreError
 from gyre.trainers.checkpoint import locate, prune
-from gyre.trainers.port import AccumulatorSpoilt, FencedOut, MicroStepRefused, ReductionFailed, Trainer
+from gyre.trainers.port import (
+    AccumulatorSpoilt,
+    FencedOut,
+    MicroStepRefused,
+    ReductionFailed,
+    Trainer,
+    WeightsRefused,
+)
 from schemas.refs import WeightsRef
 from schemas.roles import CellRegistered
 from schemas.training import (
@@ -34,6 +41,7 @@ from schemas.training import (
     WeightsBroadcast,
     WeightsPublished,
 )
+from services import failpoints
 from services.cell_desk import Desk
 from services.memory import give_back
 from services.place import Place
@@ -57,20 +65,33 @@ class Training:
         self._reducer = replica.reducer
         self._queue = desk.bus.queue("step")
         self._sum: Tensor | None = None
+        self._failure = ""
+        """Why the last reduction came to nothing."""
 
     async def release(self) -> None:
-        """Let go of everything: the cell returns to rollout."""
+        """Let go of everything: the cell returns to rollout. What it held for a step under way is queued again."""
+        desk = self._desk
+        owed = cell.owes(desk.view, desk.held)
         self._forget()
         self._trainer.release()
-        self._desk.held = replace(self._desk.held, trainer_version=-1)
+        desk.held = replace(desk.held, trainer_version=-1)
+        if owed:
+            await self._say_discarded(desk.view.ledger.step, "the cell returns to rollout")
 
     async def join(self) -> None:
         """Hold the step's weights and an empty gradient, and say so."""
         desk = self._desk
         state = desk.view.ledger
-        await self.restore()
+        try:
+            await self.restore()
+        except WeightsRefused:
+            await desk.heard(await desk.bus.ev.head())
+            if desk.view.ledger.version == state.version:
+                raise
+            return  # the step is over by now, and its weights are gone
         self._trainer.zero()
         self._forget()
+        desk.held = replace(desk.held, step=state.step)
         joined = CellJoined(step=state.step, cell=desk.index, instance=desk.place.instance, version=state.version)
         await desk.say(("cell", desk.index), joined)
 
@@ -94,14 +115,13 @@ class Training:
         self._desk.held = replace(self._desk.held, accumulated={}, summed_epoch=0, tried_epoch=0)
 
     async def discard(self) -> None:
-        """The gradient in memory is not what the ledger counts."""
+        """The gradient in memory is not what the ledger counts; of a step that is over, it needs no word."""
         desk = self._desk
-        state = desk.view.ledger
+        owed = cell.owes(desk.view, desk.held)
         self._trainer.zero()
-        held = bool(desk.held.accumulated)
         self._forget()
-        if held and state.joined.get(desk.index) == desk.place.instance:
-            await self._say_discarded(state.step, "its gradient is not what the ledger counts")
+        if owed:
+            await self._say_discarded(desk.view.ledger.step, "its gradient is not what the ledger counts")
 
     async def _say_discarded(self, step: int, reason: str) -> None:
         desk = self._desk
@@ -188,7 +208,9 @@ class Training:
             members=due.members,
             instances=due.instances,
             contributions=due.contributions,
+            reason=self._failure,
         )
+        self._failure = ""
         await desk.say_as_core(window, opened)
 
     async def take_part(self) -> None:
@@ -200,29 +222,42 @@ class Training:
         began = time.monotonic()
         desk.held = replace(desk.held, tried_epoch=opened.epoch)
         try:
-            summing = asyncio.to_thread(self._reducer.sum, opened, self._trainer.gradient)
+            summing = asyncio.to_thread(self._summed, opened)
             total = await self._unless_broken(opened, summing)
-        except ReductionFailed:
+        except ReductionFailed as error:
+            self._failure = str(error)[:300]
             return
-        except FencedOut:
-            self._trainer.zero()
-            self._forget()
+        except FencedOut as error:
+            await self._drop(opened.step, str(error))
             return
         if total is None:
+            self._failure = f"epoch {opened.epoch}: a member lost its share"
             return
         desk.held = replace(desk.held, summed_epoch=opened.epoch)
-        if desk.index != ledger.CORE:
-            return
-        self._sum = total
+        if desk.index == ledger.CORE:
+            self._sum = total
+            await self._say_reduced(opened, total, time.monotonic() - began)
+
+    def _summed(self, opened: ReductionOpened) -> "Tensor":
+        from gyre.trainers.reduction import checked_sum
+
+        return checked_sum(self._reducer, opened, self._trainer.gradient, self._desk.held.accumulated)
+
+    async def _say_reduced(self, opened: ReductionOpened, total: "Tensor", seconds: float) -> None:
+        from gyre.trainers.optimizer import global_norm
+        from gyre.trainers.sketch import sketch
+
+        norm, shadow = await asyncio.to_thread(lambda: (global_norm(total), sketch(total)))
         reduced = GradientReduced(
             step=opened.step,
             epoch=opened.epoch,
             members=opened.members,
             micro_steps=len(opened.contributions),
-            gradient_norm=float(total.double().norm()),
-            seconds=time.monotonic() - began,
+            gradient_norm=norm,
+            seconds=seconds,
+            sketch=shadow,
         )
-        await desk.say_as_core(reduced)
+        await self._desk.say_as_core(reduced)
 
     async def _unless_broken(self, opened: ReductionOpened, work: Awaitable[Result]) -> Result | None:
         """The sum, or None once a member is lost: its peers do not wait for it until their time limit."""
@@ -248,13 +283,14 @@ class Training:
             raise GyreError(f"step {state.step}: no sum is held; the step is redone by another instance of the core")
         applied = await asyncio.to_thread(self._trainer.apply, total)
         saved = await asyncio.to_thread(self._trainer.save, desk.place.folder)
+        failpoints.reach(desk.place.folder, "stepped")
         version = state.version + 1
         stepped = OptimizerStepped(
             step=state.step,
             version=version,
             weights=saved.weights,
             optimizer=saved.optimizer,
-            loss=cell.batch_loss(desk.view, config.schedule.groups, config.schedule.executions),
+            loss=cell.batch_loss(desk.view.stats.values(), config.schedule.groups, config.schedule.executions),
             gradient_norm=applied.gradient_norm,
             clip_coefficient=applied.clip_coefficient,
             learning_rate=config.optimizer.lr,
@@ -284,7 +320,7 @@ class Training:
         await asyncio.gather(*(self._has_it(each, view.ledger.version) for each in view.engines.values()))
         keep = [each for each in (view.weights, view.optimizer, view.published_weights) if each is not None]
         published = WeightsPublished(version=view.ledger.version, weights=keep[0], seconds=time.monotonic() - began)
-        if await desk.say_as_core(published):
+        if await desk.say_as_core(published) and desk.place.config.run.keep_weights == "latest":
             prune(path.parents[1], keep)
 
     async def _has_it(self, cell_there: CellRegistered, version: int) -> None:
@@ -294,6 +330,7 @@ class Training:
             while index != self._desk.index and cell.serves(self._desk.view, index, instance):
                 with contextlib.suppress(EngineUnavailable):
                     if (await engine.health()).version >= version:
+                        failpoints.reach(self._desk.place.folder, "half_published")
                         return
                 await asyncio.sleep(ENGINE_CHECK_SECONDS)
 

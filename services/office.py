@@ -19,6 +19,7 @@ from bus.log import BusPort, Expect, Stored
 from gyre.errors import GyreError
 from schemas.envelope import Event
 from schemas.runs import EventQuarantined, OfficeTaken, TimerFired, TimerSet
+from services import failpoints
 from services.minds import Mind
 from services.place import Place
 
@@ -134,6 +135,7 @@ class Office(Generic[State]):
             self._own = await self._append(entity, events, correlation, causation)
         except Conflict as conflict:
             raise self._overtaken(f"expected sequence {conflict.expected}, found {conflict.found}") from conflict
+        failpoints.said(self._place.folder, events)
 
     async def _append(
         self, entity: tuple[str, ...], events: tuple[Event, ...], correlation: str, causation: int

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gyre.config import Config
 from gyre.engines.port import Engine
 from gyre.trainers.port import Trainer
 from services.place import Place
@@ -25,21 +26,29 @@ class Replica:
 
 def load_replica(place: Place, index: int) -> Replica:
     """Build both from the run's model folder; takes seconds. Raises `ModelError`."""
+    from gyre.engines.torch_engine import TorchEngine
+    from gyre.models.load import find_model, load_model
+    from gyre.trainers.reduction import Reducer
+
+    config = place.config
+    trainer = load_trainer(config)
+    engine = TorchEngine(load_model(find_model(config.model.path))[0], rows=config.cells.concurrency)
+    return Replica(engine, trainer, Reducer(place.folder, index, place.instance, REDUCTION_SECONDS))
+
+
+def load_trainer(config: Config) -> Trainer:
+    """A trainer as cells have it, without an engine. Raises `ModelError`."""
     import torch
 
-    from gyre.engines.torch_engine import TorchEngine
     from gyre.models.load import find_model, load_model
     from gyre.rl.objective import Settings
     from gyre.trainers.optimizer import AdamSettings
-    from gyre.trainers.reduction import Reducer
     from gyre.trainers.torch import TorchTrainer
 
-    config = place.config
     torch.set_num_threads(config.cells.threads)
-    folder = find_model(config.model.path)
     bounds, adam = config.objective, config.optimizer
-    trainer = TorchTrainer(
-        load_model(folder)[0],
+    return TorchTrainer(
+        load_model(find_model(config.model.path))[0],
         config.rollout.temperature,
         Settings(
             ratio_low=bounds.ratio_low,
@@ -58,6 +67,3 @@ def load_replica(place: Place, index: int) -> Replica:
         share_prefixes=config.packing.share_prefixes,
         activation_bytes=config.packing.activation_mb * 1_000_000,
     )
-    engine = TorchEngine(load_model(folder)[0], rows=config.cells.concurrency)
-    reducer = Reducer(place.folder, index, place.instance, REDUCTION_SECONDS)
-    return Replica(engine, trainer, reducer)

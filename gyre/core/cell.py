@@ -4,7 +4,7 @@ The log decides who counts; the process only knows which weights and which gradi
 compares the two and names the one next thing; the shell does it, says it, folds, and asks again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -85,6 +85,8 @@ class Held:
     """-1 while the engine is released."""
     trainer_version: int
     """-1 while nothing is loaded."""
+    step: int = 0
+    """Step that it joined last, and that its accumulated gradient is of."""
     accumulated: dict[int, int] = field(default_factory=dict)
     """Micro-step -> its claim: what the accumulated gradient is the sum of."""
     summed_epoch: int = 0
@@ -169,7 +171,7 @@ def _satellites_home(view: View) -> bool:
 def _training(view: View, held: Held) -> Deed:
     state = view.ledger
     joined = state.joined.get(held.cell) == held.instance
-    if held.accumulated and not (joined and held.accumulated == _mine(state, held)):
+    if _differs(state, held):
         return "discard"
     if not joined:
         return "join" if _may_join(view, held) else "wait"
@@ -198,6 +200,20 @@ def _may_join(view: View, held: Held) -> bool:
     return first and view.batch == state.step and not state.window_closed and not state.reduced
 
 
+def _differs(state: Ledger, held: Held) -> bool:
+    """Whether the gradient in memory is another than the ledger counts; what was summed already counts no more."""
+    if state.joined.get(held.cell) != held.instance:
+        return bool(held.accumulated)
+    return held.accumulated != _mine(state, held) and not state.reduced
+
+
+def owes(view: View, held: Held) -> bool:
+    """Whether it must be said that the gradient in memory is dropped: the step that it is of is still to be reduced."""
+    state = view.ledger
+    counted = state.joined.get(held.cell) == held.instance and bool(_mine(state, held))
+    return held.step == state.step and not state.reduced and (counted or bool(held.accumulated))
+
+
 def _mine(state: Ledger, held: Held) -> dict[int, int]:
     return {each.micro_step: each.claim for each in ledger.live(state) if each.cell == held.cell}
 
@@ -223,14 +239,14 @@ def broken(view: View, opened: ReductionOpened) -> bool:
     return current is None or not current.intact or current.epoch != opened.epoch
 
 
-def batch_loss(view: View, groups: int, executions: int) -> float:
-    """Sum l_u over each execution's targets, from what the completions found: the batch's loss.
+def batch_loss(found: Iterable[Iterable[ExecutionStats]], groups: int, executions: int) -> float:
+    """The batch's loss, from what the completions of its micro-steps found.
 
-    ``1 / (B N) * sum over executions of (1 / L_i) * sum of l_u``   (design §7)
+    ``1 / (B N) * sum over executions of (1 / L_i) * sum of l_u over their targets``   (design §7)
     """
     losses: dict[str, float] = {}
     targets: dict[str, int] = {}
-    for each in (stats for found in view.stats.values() for stats in found):
+    for each in (stats for one in found for stats in one):
         losses[each.execution] = losses.get(each.execution, 0.0) + each.loss
         targets[each.execution] = targets.get(each.execution, 0) + each.targets
     return sum(losses[name] / targets[name] for name in losses if targets[name]) / (groups * executions)

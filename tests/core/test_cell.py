@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gyre.core.cell import Held, View, batch_loss, choose, evolve
+from gyre.core.cell import Held, View, batch_loss, choose, evolve, owes
 from schemas.envelope import Event
 from schemas.refs import WeightsRef
 from schemas.roles import CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
@@ -136,6 +136,26 @@ def test_a_gradient_that_the_ledger_does_not_count_is_discarded() -> None:
     assert choose(told(*BATCH), replace(CORE, accumulated={0: 8})) == "discard"
 
 
+def test_a_gradient_that_lacks_what_the_ledger_counts_is_discarded_too() -> None:
+    assert choose(told(*DRAINED), CORE) == "discard"
+
+
+def test_what_was_summed_already_needs_no_discard() -> None:
+    reduced = GradientReduced(step=1, epoch=1, members=(0,), micro_steps=1, gradient_norm=1.0, seconds=0.0)
+    assert choose(told(*DRAINED, OPENED, reduced), replace(SUMMED, accumulated={})) == "step"
+
+
+def test_a_dropped_gradient_is_owed_a_word_until_its_step_is_reduced() -> None:
+    held = replace(CORE, step=1, accumulated={0: 8})
+    reduced = GradientReduced(step=1, epoch=1, members=(0,), micro_steps=1, gradient_norm=1.0, seconds=0.0)
+    assert owes(told(*DRAINED), held)
+    assert owes(told(*DRAINED), replace(held, accumulated={}))
+    assert owes(told(*BATCH), held)
+    assert not owes(told(*BATCH), replace(held, accumulated={}))
+    assert not owes(told(*DRAINED, OPENED, reduced), held)
+    assert not owes(told(*BATCH, stepped(1)), held)
+
+
 def test_weights_are_published_once_every_satellite_is_home() -> None:
     burst = (*BATCH, trains(1), stepped(1), stepped(2))
     home = RoleTransitionCompleted(transition="t9", cell=1, instance="i1", to="rollout", version=0)
@@ -160,8 +180,8 @@ def test_the_batch_loss_is_the_mean_over_all_executions_of_the_mean_over_their_t
             execution=execution, targets=targets, ratio=1.0, mask=1, loss=loss, max_delta_log_p=0.0, k3=0.0
         )
 
-    view = replace(told(*BATCH), stats={0: (found("a", 2, 4.0), found("b", 1, 3.0)), 1: (found("a", 2, 0.0),)})
-    assert batch_loss(view, groups=1, executions=4) == (4.0 / 4 + 3.0) / 4
+    completions = ((found("a", 2, 4.0), found("b", 1, 3.0)), (found("a", 2, 0.0),))
+    assert batch_loss(completions, groups=1, executions=4) == (4.0 / 4 + 3.0) / 4
 
 
 def test_a_core_publishes_while_the_cells_that_train_for_good_do_so() -> None:
