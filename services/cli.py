@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gyre.config import Config
-from services import cli_inspect, cli_log, cli_regrade
+from services import cli_inspect, cli_log, cli_plan, cli_plot, cli_regrade
 from services.cli_errors import Errors, fail
 
 app = typer.Typer(
@@ -33,7 +33,7 @@ Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs."
 
 
 app.add_typer(cli_log.app, name="log")
-for command in (*cli_inspect.COMMANDS, *cli_regrade.COMMANDS):
+for command in (*cli_inspect.COMMANDS, *cli_regrade.COMMANDS, *cli_plan.COMMANDS, *cli_plot.COMMANDS):
     app.command()(command)
 app.command("eval")(cli_inspect.evaluate)
 

@@ -67,17 +67,51 @@ def continuous_mean(depth: float, ready: float, groups: int, mu: int) -> float:
     return (depth + ready) / groups + (mu - 1) / 2
 
 
-def boundary_step_time(depth: float, groups: int, latency: float, training: float, phase: float) -> float:
-    """T_b = (L + B / v_T) / (Q_b / B - 1 + beta) for mu = 1 (eq. 19), in the unit of its times.
+def continuous_ready(depth: float, latency: float, training: float, mu: int) -> float:
+    """R = Q_c mu (B / v_T) / L: about so many groups are ready at a publication (eq. 16): those of the burst's time.
 
     Args:
-        depth: Q_b, groups; above (1 - beta) B.
+        depth: Q_c, unfinished groups.
+        latency: L, mean time from dispatch to readiness.
+        training: B / v_T, time of one update, in the same unit.
+        mu: updates between publications.
+    """
+    return depth * mu * training / latency
+
+
+def continuous_depth(staleness: float, groups: int, latency: float, training: float, mu: int, phase: float) -> float:
+    """Q_c that gives a mean staleness under continuous dispatch, about: eq. 13 with R of eq. 16, solved for Q_c.
+
+    B (d + alpha - (mu - 1) / 2) / (1 + mu (B / v_T) / L); for mu = 1 it is eq. 22.
+
+    Args:
+        staleness: d, training steps.
+        groups: B.
+        latency: L, mean time from dispatch to readiness.
+        training: B / v_T, time of one update, in the same unit.
+        mu: updates between publications.
+        phase: alpha, mean share of the time between publications that has passed at a dispatch, where d is the
+            interpolated staleness; 0 where it is the discrete one, which is what runs record.
+    """
+    return groups * (staleness + phase - (mu - 1) / 2) / (1 + mu * training / latency)
+
+
+def boundary_step_time(depth: float, groups: int, latency: float, training: float, phase: float, mu: int = 1) -> float:
+    """T_b = (L + B / v_T) / (Q_b / B - 1 + beta) for mu = 1 (eq. 19), in the unit of its times.
+
+    A longer burst is to the balance behind it what an update is there: with mu B in B's place the time of a burst comes
+    out, of which an update is one mu-th: (L + mu B / v_T) / (Q_b / B - mu + mu beta).
+
+    Args:
+        depth: Q_b, groups; above (1 - beta) mu B.
         groups: B.
         latency: L, mean time from dispatch to readiness.
         training: B / v_T, time of one update.
-        phase: beta, mean completion offset within the step before the consuming one, in units of T_b.
+        phase: beta, mean completion offset from the start of the burst before the consuming one, in units of the time
+            from burst to burst (mu T_b).
+        mu: updates between publications; all mu B groups of a burst are ready when it begins.
     """
-    return (latency + training) / (depth / groups - 1 + phase)
+    return (latency + mu * training) / (depth / groups - mu + mu * phase)
 
 
 def continuous_step_time(depth: float, groups: int, latency: float) -> float:

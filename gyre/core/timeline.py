@@ -1,7 +1,7 @@
 """What a run did, over time: which role each cell had, the waterlevel, steps, bursts, and how far cells were used.
 
-The data alone; `gyre.core.timeline_fold` builds it from (seconds, event) pairs, of a log or of a simulation. Its size is
-bounded by the number of cells and of steps: long series are thinned to what a picture can show, sums stay exact.
+The data alone; `gyre.core.timeline_fold` builds it from (seconds, event) pairs, of a log or of a simulation. Its size
+is bounded by the number of cells and of steps: long series are thinned to what a picture can show, sums stay exact.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,9 @@ class Lane:
     seconds: Mapping[Standing, float]
     """Exact time in each standing, seconds."""
     used: float
-    """Seconds in use: in rollout, by the share of its places that executions fill; in training, while it holds a claimed
-    micro-step, or (the core) reduces and updates. A transition, waiting and being lost are no use."""
+    """Seconds in use: in rollout, by the share of its places that executions fill; in training, while it holds a
+    claimed micro-step, or (the core) reduces and updates. A transition, waiting and being lost are no use, and what
+    held-out episodes fill is not counted: they are outside d, p and f."""
 
     @property
     def lifetime(self) -> float:
@@ -67,12 +68,12 @@ class Level:
 
     @property
     def queued(self) -> int:
-        """d - p."""
+        """Queued executions, d - p."""
         return self.dispatched - self.launched
 
     @property
     def running(self) -> int:
-        """p - f."""
+        """Running executions, p - f."""
         return self.launched - self.terminated
 
 

@@ -1,4 +1,4 @@
-"""The cells of a timeline while it is folded: who stands how, what is routed where, and the time that each was in use."""
+"""The cells of a timeline while it is folded: who stands how, what is routed where, and when each was in use."""
 
 from dataclasses import dataclass, field
 

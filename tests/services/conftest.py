@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from services.cli import app
 from services.source import Source, open_source
+from tests.core.told import a_run
 from tests.services.small_run import archive
+from tests.services.told_run import archived
 
 Gyre = Callable[..., Result]
 
@@ -19,6 +21,12 @@ Gyre = Callable[..., Result]
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive of the small run."""
     return asyncio.run(archive(tmp_path_factory.mktemp("small") / "r"))
+
+
+@pytest.fixture(scope="session")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of a run of two bursts."""
+    return asyncio.run(archived(a_run(), tmp_path_factory.mktemp("told") / "run"))
 
 
 @pytest.fixture
