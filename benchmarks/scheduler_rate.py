@@ -1,13 +1,14 @@
 """How many decisions a second the scheduler's decider makes, and how much it remembers: pure code, one core.
 
 A run is told without clock or chance: each launched execution ends when its place is needed, each group is ready when
-its executions have ended, a burst is trained as soon as the core is there. What is timed is `decide` and `evolve`
-alone, in CPU seconds, for every event of the run; what happens outside is made off the clock.
+its executions have ended, a burst is trained as soon as the core is there. Then its log is decided again, and that is
+timed: `evolve` and `decide` for every event, in CPU seconds.
 
     python -m benchmarks.scheduler_rate --cells 8 --executions 100000
 
-prints one JSON object: decisions, events, decisions_per_second, microseconds_per_event, and the state's size as JSON
-after the first burst and its largest after any later one.
+prints one JSON object: events, decisions (how many of them the scheduler said), decisions_per_second (how often in a
+second it can be told an event and asked what is due), microseconds_per_event, and the state's size as JSON after the
+first burst and its largest after any later one.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections import deque
 
 from pydantic import TypeAdapter
 
+from gyre.core.decider import Decider
 from gyre.core.plan import Plan, execution_place, group_name
 from gyre.core.scheduler import scheduler
 from gyre.core.scheduler_state import Scheduler
@@ -65,7 +67,7 @@ class Outside:
         """What happens next when the scheduler has nothing to say."""
         if not self.coming:
             self._train() if self.training and len(self.ready) >= self.plan.groups else self._end()
-        return self.coming.popleft() if self.coming else None
+        return self.coming.popleft()
 
     def _end(self) -> None:
         execution = self.running.popleft()
@@ -90,38 +92,44 @@ class Outside:
             self.coming.append(WeightsPublished(version=self.steps, weights=WEIGHTS, seconds=1))
 
 
-def measure(plan: Plan, capacity: int) -> dict[str, float]:
-    """Tell one run to its end."""
-    decider, outside = scheduler(plan), Outside(plan, capacity)
+def told(decider: Decider[Scheduler], outside: Outside) -> tuple[list[Event], list[int]]:
+    """One run to its end: its log, and how large the state was at the end of each burst, bytes of JSON."""
     state, adapter = decider.initial, TypeAdapter(Scheduler)
-    sequence = decisions = asked = 0
-    spent, sizes = 0.0, [0, 0]
+    log: list[Event] = []
+    sizes: list[int] = []
     while not outside.finished:
         event = outside.next()
-        if event is None:
-            raise SystemExit(f"nothing can happen any more: {state}")
         while event is not None:
-            sequence += 1
-            began = time.process_time()
-            state = decider.evolve(state, sequence, event)
-            said = decider.decide(state)
-            spent += time.process_time() - began
-            asked += 1
-            event = said[0].events[0] if said else None
+            log.append(event)
+            state = decider.evolve(state, len(log), event)
+            due = decider.decide(state)
+            event = due[0].events[0] if due else None
             if event is not None:
-                decisions += 1
                 outside.hear(event)
-                if isinstance(event, BurstEnded):
-                    sizes[event.burst > 1] = max(sizes[event.burst > 1], len(adapter.dump_json(state)))
+            if isinstance(event, BurstEnded):
+                sizes.append(len(adapter.dump_json(state)))
+    return log, sizes
+
+
+def measure(plan: Plan, capacity: int) -> dict[str, int | float]:
+    """Tell a run, then decide it again under the clock."""
+    decider = scheduler(plan)
+    log, sizes = told(decider, Outside(plan, capacity))
+    state, decisions = decider.initial, 0
+    began = time.process_time()
+    for sequence, event in enumerate(log, start=1):
+        state = decider.evolve(state, sequence, event)
+        decisions += len(decider.decide(state))
+    spent = time.process_time() - began
     return {
         "cells": plan.cells,
         "executions": state.dispatch.terminated,
-        "events": sequence,
+        "events": len(log),
         "decisions": decisions,
-        "decisions_per_second": round(asked / spent),
-        "microseconds_per_event": round(1e6 * spent / sequence, 2),
+        "decisions_per_second": round(len(log) / spent),
+        "microseconds_per_event": round(1e6 * spent / len(log), 2),
         "bytes_after_first_burst": sizes[0],
-        "bytes_after_later_bursts": sizes[1],
+        "bytes_after_later_bursts": max(sizes[1:]),
     }
 
 

@@ -72,7 +72,7 @@ def test_a_schedule_that_no_cells_could_keep_is_refused(overrides: list[str], li
     ],
 )
 def test_one_that_they_can_keep_is_accepted(overrides: list[str]) -> None:
-    assert Config.load(None, overrides)
+    assert Config.load(None, overrides).plan(["a"]).kind in ("elastic", "async", "colocate")
 
 
 def test_a_recorded_run_from_before_there_was_a_choice_is_scheduled_as_it_was() -> None:

@@ -54,9 +54,9 @@ class Group(NamedTuple):  # the quickest of frozen things: one is made for every
         return self.queued | self.granted | self.running | self.cancelled
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Dispatch:
-    """Counters over the whole run, and the groups that are under way."""
+    """Counters over the whole run, and the groups that are under way; like `Scheduler`, never changed."""
 
     groups: int = 0
     """Groups dispatched; the newest may still lack some of its executions."""
@@ -100,11 +100,6 @@ class Dispatch:
     def holding(self) -> int:
         """Places of C_R that are taken: running, or granted and about to run."""
         return self.granted + self.launched - self.terminated
-
-
-def evolve_dispatch(plan: Plan, state: Dispatch, event: Any) -> Dispatch:
-    """Fold one event, of a type in `DISPATCHING`."""
-    return _HANDLERS[type(event)](plan, state, event)
 
 
 def _group_dispatched(_: Plan, state: Dispatch, event: GroupDispatched) -> Dispatch:
@@ -287,7 +282,7 @@ def _order(state: Dispatch, index: int, group: Group) -> tuple[tuple[float, int]
     return (*order[:place], key, *order[place:])
 
 
-_HANDLERS: Mapping[type[Any], Callable[[Plan, Dispatch, Any], Dispatch]] = {
+DISPATCHING: Mapping[type[Any], Callable[[Plan, Dispatch, Any], Dispatch]] = {
     GroupDispatched: _group_dispatched,
     ExecutionDispatched: _execution_dispatched,
     LaunchGranted: _granted,
@@ -298,5 +293,4 @@ _HANDLERS: Mapping[type[Any], Callable[[Plan, Dispatch, Any], Dispatch]] = {
     GroupReady: _ready,
     GroupAssigned: _assigned,
 }
-DISPATCHING = frozenset(_HANDLERS)
-"""The events that move executions and groups."""
+"""How each event moves executions and groups; an event of any other type moves none."""

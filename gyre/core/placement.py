@@ -10,7 +10,7 @@ Each rule gives the commit that is due by it, or None.
 from gyre.core.decider import Decision
 from gyre.core.plan import Plan
 from gyre.core.roles import CORE, last_to_train, next_idle, next_to_return, next_to_train, request, retry_due
-from gyre.core.scheduler_state import Scheduler, burst_done, evaluation_due, say, supplied, training_open
+from gyre.core.scheduler_state import Scheduler, evaluation_due, say, supplied, training_open
 from gyre.core.waterlevel import SUPPLY, may_retain, may_train
 from schemas.roles import RoleTransitionRequested
 from schemas.runs import TimerSet
@@ -29,8 +29,6 @@ def return_core(plan: Plan, state: Scheduler) -> Decision | None:
 
 def return_satellites(plan: Plan, state: Scheduler) -> Decision | None:
     """After the burst's last update the satellites go back to rollout."""
-    if not burst_done(plan, state):
-        return None
     satellite = next_to_return(state.cells, plan.cells)
     return _transition(state, request(state.cells, satellite, "rollout")) if satellite else None
 
@@ -46,9 +44,9 @@ def relieve(plan: Plan, state: Scheduler) -> Decision | None:
 
 def count_supply(plan: Plan, state: Scheduler) -> Decision | None:
     """The supply is there and a cell could use it: it now has to hold for tau."""
-    if state.supply.timer or next_to_train(state.cells, plan.cells) is None or not training_open(plan, state):
+    if state.supply.timer or not supplied(plan, state):
         return None
-    if not supplied(plan, state):
+    if next_to_train(state.cells, plan.cells) is None or not training_open(plan, state):
         return None
     name = f"{SUPPLY}{state.supply.timers + 1}"
     return say(state, ("timer",), TimerSet(timer=name, seconds=plan.tau_seconds), name)

@@ -85,8 +85,7 @@ class Plan:
 
     def burst_last(self, bursts_ended: int) -> int:
         """The last step of the burst that is on when so many have ended."""
-        last = (bursts_ended + 1) * self.mu
-        return last if last < self.steps else self.steps
+        return min((bursts_ended + 1) * self.mu, self.steps)
 
     def quota(self, bursts_ended: int) -> int:
         """Groups dispatched in all once so many bursts have ended: (phi + mu) B, then mu B each, trimmed to S B."""
@@ -125,6 +124,7 @@ def group_place(group: str) -> int:
     return index if index >= 0 and group == f"g{index}" else -1
 
 
+@lru_cache(maxsize=1 << 14)  # each is asked for at every event of the execution
 def execution_place(execution: str) -> tuple[int, int] | None:
     """The group and index that `execution_name` was given; None for any other text."""
     head, _, tail = execution[1:].partition("-")

@@ -41,7 +41,7 @@ def decide(plan: Plan, state: Scheduler) -> tuple[Decision, ...]:
     """The next commit that is due, if any is."""
     if state.phase != "running":
         return ()
-    for rule in RULES[plan.kind]:
+    for rule in RULES[plan.kind][burst_done(plan, state)]:
         decision = rule(plan, state)
         if decision is not None:
             return (decision,)
@@ -50,7 +50,7 @@ def decide(plan: Plan, state: Scheduler) -> tuple[Decision, ...]:
 
 def _evaluate(plan: Plan, state: Scheduler) -> Decision | None:
     """A due evaluation begins once every cell has come, and after a burst once the core serves again."""
-    if not plan.evaluation_episodes or not evaluation_due(plan, state) or burst_done(plan, state):
+    if not plan.evaluation_episodes or not evaluation_due(plan, state):
         return None
     if state.cells.moving or not whole(plan, state):
         return None
@@ -64,12 +64,12 @@ def _evaluate(plan: Plan, state: Scheduler) -> Decision | None:
 
 def _dispatch(plan: Plan, state: Scheduler) -> Decision | None:
     """Groups up to what is due by now, one commit for the group and one for each execution."""
-    if held(plan, state):
-        return None
     event = next_dispatch(state.dispatch, plan, groups_due(plan, state), state.version)
+    if event is None or held(plan, state):
+        return None
     if isinstance(event, GroupDispatched):
         return say(state, ("group", event.group), event, event.group)
-    return say(state, ("execution", event.execution, "dispatched"), event, event.execution) if event else None
+    return say(state, ("execution", event.execution, "dispatched"), event, event.execution)
 
 
 def _cancel(_: Plan, state: Scheduler) -> Decision | None:
@@ -90,7 +90,7 @@ def _launch(plan: Plan, state: Scheduler) -> Decision | None:
 
 def _end_burst(plan: Plan, state: Scheduler) -> Decision | None:
     """After the publication: whether the core stays in training, with w as it is before the next dispatch."""
-    if state.version != state.steps or not burst_done(plan, state):
+    if state.version != state.steps:
         return None
     if plan.kind != "async" and not satellites_home(state.cells, plan.cells):
         return None
@@ -113,35 +113,31 @@ def _finish(plan: Plan, state: Scheduler) -> Decision | None:
     return say(state, ("run",), event, "run")
 
 
-RULES: Mapping[Kind, tuple[Rule, ...]] = {
-    "elastic": (
-        placement.return_core,
-        _evaluate,
-        _dispatch,
-        _cancel,
-        _launch,
-        placement.return_satellites,
-        placement.relieve,
-        _end_burst,
-        placement.train_next,
-        placement.count_supply,
-        placement.rest,
-        _finish,
+def _kind(
+    first: tuple[Rule, ...] = (),
+    before_launch: tuple[Rule, ...] = (),
+    within: tuple[Rule, ...] = (),
+    between: tuple[Rule, ...] = (),
+) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
+    """The rules within a burst and between two, what is due first coming first."""
+    return (
+        (*first, _evaluate, _dispatch, _cancel, *before_launch, _launch, *within, placement.rest, _finish),
+        (*first, _dispatch, _cancel, _launch, *between, _end_burst, placement.rest),
+    )
+
+
+RULES: Mapping[Kind, tuple[tuple[Rule, ...], tuple[Rule, ...]]] = {
+    "elastic": _kind(
+        first=(placement.return_core,),
+        within=(placement.relieve, placement.train_next, placement.count_supply),
+        between=(placement.return_satellites, placement.relieve),
     ),
-    "colocate": (
-        placement.return_core,
-        _evaluate,
-        _dispatch,
-        _cancel,
-        placement.follow_pool,
-        _launch,
-        placement.return_satellites,
-        _end_burst,
-        placement.train_pool,
-        placement.count_supply,
-        placement.rest,
-        _finish,
+    "colocate": _kind(
+        first=(placement.return_core,),
+        before_launch=(placement.follow_pool,),
+        within=(placement.train_pool, placement.count_supply),
+        between=(placement.return_satellites,),
     ),
-    "async": (placement.man_trainers, _evaluate, _dispatch, _cancel, _launch, _end_burst, placement.rest, _finish),
+    "async": _kind(first=(placement.man_trainers,)),
 }
-"""What is due first comes first."""
+"""Which are asked by each kind, while a burst is on and when its last update is done but its end is not said."""

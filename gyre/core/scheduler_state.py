@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gyre.core.decider import Decision
-from gyre.core.dispatch_state import DISPATCHING, Dispatch, evolve_dispatch
+from gyre.core.dispatch_state import DISPATCHING, Dispatch
 from gyre.core.plan import Plan
 from gyre.core.roles import CORE, RETRY, RETRY_SECONDS, Cells, evolve_cells
 from gyre.core.waterlevel import Supply, burst_supplied, supply
@@ -53,9 +53,13 @@ _SUPPLY = frozenset((GroupReady, GroupAssigned))
 """Of the events about groups and executions, those that change what there is to train on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scheduler:
-    """All that the scheduler knows; bounded by what is under way."""
+    """All that the scheduler knows; bounded by what is under way.
+
+    Nobody changes one: a new one is made for each event. It is not frozen because one that is costs three times as much
+    to make, and that is most of what folding an event costs.
+    """
 
     phase: Phase = "waiting"
     cause: int = 0
@@ -91,12 +95,14 @@ def evolve(plan: Plan, state: Scheduler, sequence: int, event: Event) -> Schedul
     """Fold one event."""
     kind = type(event)
     cause = state.cause if kind in _OWN else sequence
-    if kind in DISPATCHING:
-        folded = _with(state, cause, evolve_dispatch(plan, state.dispatch, event))
+    if (move := DISPATCHING.get(kind)) is not None:
+        if kind is RewardAssigned and not plan.oversample:
+            return state
+        folded = _with(state, cause, move(plan, state.dispatch, event))
         if kind not in _SUPPLY:
-            return state if kind is RewardAssigned and not plan.oversample else folded
-    elif kind in _HANDLERS:
-        folded = replace(_HANDLERS[kind](state, event), cause=cause)
+            return folded
+    elif (handler := _HANDLERS.get(kind)) is not None:
+        folded = replace(handler(state, event), cause=cause)
     else:
         return state
     if folded.supply.timer and (kind in _NEW_COUNT or not supplied(plan, folded)):
@@ -179,7 +185,7 @@ _HANDLERS: Mapping[type[Any], Callable[[Scheduler, Any], Scheduler]] = {
     StepAborted: lambda state, _: replace(state, phase="aborted"),
     RunFinished: lambda state, _: replace(state, phase="finished"),
 }
-FOLDS = DISPATCHING | frozenset(_HANDLERS)
+FOLDS = frozenset(DISPATCHING) | frozenset(_HANDLERS)
 """The events that can change what a scheduler knows."""
 
 
@@ -230,6 +236,8 @@ def evaluation_due(plan: Plan, state: Scheduler) -> bool:
 
 def groups_due(plan: Plan, state: Scheduler) -> int:
     """Groups to be dispatched in all by now: a quota for each burst, or one for each that became ready."""
+    if state.dispatch.groups == plan.total_groups:
+        return plan.total_groups
     if plan.dispatching == "boundary":
         return plan.quota(state.bursts)
     return min(plan.depth + state.dispatch.ready + state.dispatch.assigned, plan.total_groups)
@@ -237,8 +245,7 @@ def groups_due(plan: Plan, state: Scheduler) -> int:
 
 def supplied(plan: Plan, state: Scheduler) -> bool:
     """Whether a further cell would find enough to train on now."""
-    core = state.cells.at(CORE)
-    core_trains = core is not None and core.trains
+    core_trains = bool(state.cells.training >> CORE & 1)
     ready, trained = state.dispatch.ready, state.steps * plan.groups
     assigned = min(max(state.dispatch.assigned - trained, 0), plan.groups)
     if plan.stream:

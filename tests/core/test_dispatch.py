@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gyre.core.dispatch import next_launch
-from gyre.core.dispatch_state import Dispatch, Group, evolve_dispatch
+from gyre.core.dispatch_state import DISPATCHING, Dispatch, Group
 from gyre.core.plan import Plan, execution_name, execution_place, group_name, group_place
 from schemas.dispatch import LaunchGranted
 from tests.core.world import launched, terminated
@@ -63,7 +63,7 @@ def test_seeds_of_executions_differ_and_fit_in_31_bits() -> None:
 def test_what_was_never_dispatched_can_neither_launch_nor_end() -> None:
     empty = Dispatch()
     for event in (launched("x0-0"), terminated("x0-0"), LaunchGranted(execution="x0-0")):
-        assert evolve_dispatch(PLAN, empty, event) == empty
+        assert DISPATCHING[type(event)](PLAN, empty, event) == empty
 
 
 def test_a_place_is_free_only_above_what_runs_and_what_is_about_to() -> None:
@@ -78,7 +78,8 @@ def test_a_place_is_free_only_above_what_runs_and_what_is_about_to() -> None:
 def test_a_name_that_no_execution_has_changes_nothing(name: str) -> None:
     state = Dispatch(groups=1, dispatched=2, open={0: {0: Group(queued=0b11)}})
     for event in (launched("x0-0"), terminated("x0-0"), LaunchGranted(execution="x0-0")):
-        assert evolve_dispatch(PLAN, state, event.model_copy(update={"execution": name})) == state
+        stranger = event.model_copy(update={"execution": name})
+        assert DISPATCHING[type(event)](PLAN, state, stranger) == state
 
 
 def test_names_of_groups_and_executions_are_read_back() -> None:
