@@ -1,12 +1,12 @@
 """An engine over HTTP, token-in and token-out: /generate, /abort, /health, /kv/... (see gyre.engines.wire)."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
+from gyre.engines.handoff import apart
 from gyre.engines.port import EngineError, Generator, RequestRefused
 from gyre.engines.wire import (
     STATUS,
@@ -65,7 +65,7 @@ def _kv_routes(engine: Generator) -> list[web.RouteDef]:
     async def export(request: web.Request) -> web.Response:
         asked = _parsed(KvBody, await request.read())
         blocks = await engine.export_kv(asked.key, asked.version)
-        body = await asyncio.to_thread(blocks.packed)
+        body = await apart(sum(len(each.data) for each in blocks.sequences), blocks.packed)
         return web.Response(body=body, content_type="application/octet-stream")
 
     async def release(request: web.Request) -> web.Response:

@@ -217,7 +217,7 @@ class Generator(Protocol):
         ...
 
     async def take_kv(self, key: str, source: str) -> int:
-        """Fetch what the engine at the URL `source` keeps under a key, and acknowledge it: it is released there.
+        """Fetch what the engine at the URL `source` keeps under a key, and acknowledge it: then it is released there.
 
         Returns how many tokens came; 0 where it kept none.
 

@@ -9,6 +9,7 @@ The thread alone touches the model and the caches; everything asked of it runs b
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from math import prod
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -23,7 +24,7 @@ from transformers.cache_utils import get_layer_types_and_kwargs
 from gyre.engines.batch import Row
 from gyre.engines.blocks import KvBlocks, KvSequence
 from gyre.engines.decoder import Decoder
-from gyre.engines.handoff import Pins, fetch
+from gyre.engines.handoff import Pins, Sources, apart
 from gyre.engines.kv import packed_segment, unpacked_segment
 from gyre.engines.port import (
     EngineError,
@@ -67,7 +68,9 @@ class TorchEngine:
         self._context = int(model.config.max_position_embeddings)
         self._vocabulary = int(model.get_input_embeddings().num_embeddings)
         self._kv_shape = _kv_shape(model.config)
+        self._token_bytes = 2 * 4 * prod(self._kv_shape)
         self._pins = Pins()
+        self._sources = Sources()
         self._flights: dict[str, Row] = {}
         self._down = ""
         self._changing = asyncio.Lock()
@@ -130,7 +133,8 @@ class TorchEngine:
 
         found, kept = await self._between_steps(collect)
         _check_version(found, version)
-        packed = await asyncio.to_thread(lambda: tuple(_packed(each) for each in kept if len(each.tokens)))
+        size = self._token_bytes * sum(len(each.tokens) for each in kept)
+        packed = await apart(size, lambda: tuple(_packed(each) for each in kept if len(each.tokens)))
         return KvBlocks(key, version, packed)
 
     async def release_kv(self, key: str) -> None:
@@ -141,7 +145,7 @@ class TorchEngine:
 
     async def take_kv(self, key: str, source: str) -> int:
         """See `Generator`."""
-        return await fetch(self, key, source)
+        return await self._sources.fetch(self, key, source)
 
     async def import_kv(self, blocks: KvBlocks) -> int:
         """See `Engine`."""
@@ -149,7 +153,8 @@ class TorchEngine:
         for sequence in blocks.sequences:
             if sequence.shape != self._kv_shape:
                 raise KvRefused(f"shape {sequence.shape}: this model's is {self._kv_shape}; compute it anew")
-        kept = await asyncio.to_thread(lambda: [_unpacked(blocks.key, each) for each in blocks.sequences])
+        size = self._token_bytes * blocks.tokens
+        kept = await apart(size, lambda: [_unpacked(blocks.key, each) for each in blocks.sequences])
 
         def keep() -> None:
             _check_version(self._decoder.version, blocks.version)
@@ -177,6 +182,7 @@ class TorchEngine:
         self._inbox.put(self._abort_all)
         self._inbox.put(None)
         await asyncio.to_thread(self._thread.join)
+        await self._sources.close()
 
     async def load(self, weights: Path | Mapping[str, Tensor], version: int) -> None:
         """See `Engine`. Decoding goes on while the new weights are read."""

@@ -35,7 +35,7 @@ class Pair:
     """The destination, as asked here or over HTTP."""
 
 
-@pytest.fixture(params=["torch", "scripted"])
+@pytest.fixture(params=["torch", "scripted", "modelled"])
 async def pair(request: pytest.FixtureRequest, llama: Callable[..., Any]) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
         engines = [local(request.param, llama) for _ in range(2)]
@@ -61,7 +61,9 @@ async def test_a_cache_that_was_taken_serves_the_execution_where_it_moved(pair: 
 
 async def test_what_was_taken_is_let_go_of_at_the_source(pair: Pair) -> None:
     first = await pair.source.generate(ask("a"))
+    await pair.source.pin_kv({KEY})
     await pair.near.take_kv(KEY, pair.url)
+    await pair.source.unpinned()
     assert (await pair.far.export_kv(KEY, 0)).sequences == ()
     assert await pair.near.take_kv(KEY, pair.url) == 0
     assert await continued(pair.source, first.output_ids) == 0
@@ -86,9 +88,11 @@ async def test_a_request_that_was_cut_goes_on_as_if_it_had_never_moved(pair: Pai
 
 async def test_a_cache_of_other_weights_is_refused_and_let_go_of(pair: Pair, llama: Callable[..., Any]) -> None:
     first = await pair.source.generate(ask("a"))
+    await pair.source.pin_kv({KEY})
     await pair.destination.load(llama(1).state_dict(), 1)
     with pytest.raises(KvRefused, match="version 1"):
         await pair.near.take_kv(KEY, pair.url)
+    await pair.source.unpinned()
     assert await continued(pair.destination, first.output_ids) == 0
     assert (await pair.far.export_kv(KEY, 0)).sequences == ()
 

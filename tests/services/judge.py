@@ -98,7 +98,8 @@ class Verdict:
     moves: int
     cut: int
     """Requests that a leaving cell cancelled."""
-    handoffs: int
+    handoffs: list[float]
+    """Of each cache that was handed over: seconds."""
     longest_astray_seconds: float
     waits: list[float]
     """Of each cut request: seconds from its end at one cell to its next token at another."""
@@ -129,7 +130,7 @@ def judge(played: Played, heartbeat_seconds: float) -> Verdict:
         switches=len(played.said(RoleTransitionCompleted)),
         moves=sum(walk.moves.values()),
         cut=len(cut),
-        handoffs=len(played.said(KvHandoffCompleted)),
+        handoffs=sorted(event.seconds for event in played.said(KvHandoffCompleted)),
         longest_astray_seconds=walk.longest,
         waits=sorted(event.seconds for event in continued),
         reused=sum(event.cached_tokens for event in continued) / context if context else 0.0,

@@ -22,5 +22,5 @@ async def test_cells_switch_roles_under_live_executions_that_never_notice(tmp_pa
     assert verdict.executions == EXECUTIONS
     assert verdict.switches >= SWITCHES
     assert verdict.cut > 0
-    assert verdict.handoffs > 0
+    assert verdict.handoffs
     assert verdict.reused > 0.9, verdict
