@@ -91,7 +91,7 @@ class Outcome(Model):
 
 
 class GroupReady(Model):
-    """Said by `admission`: all N executions are closed, and each is validly scored or excluded."""
+    """Said by `admission`: N executions are closed, each validly scored or excluded; of a surplus the first N valid."""
 
     type: Literal["GroupReady"] = "GroupReady"
     v: Literal[1] = 1

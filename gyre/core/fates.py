@@ -80,7 +80,7 @@ _WHY: Mapping[Reason, str] = {
     "not drawn": "the recorded draw left it out",
     "open": "the execution is open",
     "unscored": "no reward yet",
-    "waiting": "its group is not ready yet",
+    "waiting": "its group is not ready yet, or closed without it",
     "placeholder": "nothing was assessable, the reward is a placeholder",
     "excluded": "no valid reward, the execution is excluded",
     "held out": "a held-out episode, measured and never trained on",
