@@ -194,10 +194,20 @@ def _reducing(reduction: Reduction, held: Held) -> Deed:
 
 
 def _may_join(view: View, held: Held) -> bool:
-    """The core joins first; a step is joined once its batch is open and until its window closes."""
+    """Cells join in their order, the core first; a step is joined once its batch is open and until its window closes.
+
+    So those who sum are a prefix of the cells that train, for which a communication group is formed once.
+    """
     state = view.ledger
     first = held.cell == CORE or CORE in state.joined
-    return first and view.batch == state.step and not state.window_closed and not state.reduced
+    before = (other for other in state.cells if other < held.cell and _trains_on(view, other))
+    in_turn = first and all(other in state.joined for other in before)
+    return in_turn and view.batch == state.step and not state.window_closed and not state.reduced
+
+
+def _trains_on(view: View, cell: int) -> bool:
+    known = view.ledger.cells[cell]
+    return known.alive and known.trains and cell not in view.requests
 
 
 def _differs(state: Ledger, held: Held) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from gyre.core.cell import Held, View, batch_loss, choose, evolve, owes
 from schemas.envelope import Event
 from schemas.refs import WeightsRef
-from schemas.roles import CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
+from schemas.roles import CellLost, CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
 from schemas.runs import RunStarted
 from schemas.training import (
     BatchOpened,
@@ -102,6 +102,15 @@ def test_the_core_joins_first_and_satellites_after_it() -> None:
     assert choose(told(*BATCH), CORE) == "join"
     assert choose(told(*BATCH, trains(1)), SATELLITE) == "wait"
     assert choose(told(*BATCH, trains(1), joined(0)), SATELLITE) == "join"
+
+
+def test_satellites_join_in_their_order_and_wait_for_nobody_who_leaves_or_is_lost() -> None:
+    third = Held(2, "i2", engine_version=0, trainer_version=-1)
+    both = (*BATCH, registered(2), trains(1), trains(2), joined(0))
+    assert choose(told(*both), third) == "wait"
+    assert choose(told(*both, joined(1)), third) == "join"
+    assert choose(told(*both, asked(1)), third) == "join"
+    assert choose(told(*both, CellLost(cell=1, instance="i1", reason="silent")), third) == "join"
 
 
 def test_nobody_joins_once_the_window_is_closed() -> None:
