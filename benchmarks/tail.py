@@ -48,6 +48,7 @@ from schemas.training import (
 from services.minds import Mind, minds
 from services.office import office_of, snapshot_file
 from services.place import Place
+from services.quarantine import Quarantine
 
 RUN = "bench"
 DIGEST = "0123456789abcdef" * 4
@@ -227,7 +228,8 @@ async def restore(bench: Bench, started: RunStarted, mind: Mind[Any], snapshot: 
     taken = asyncio.create_task(_taken(bench.bus, head))
     await asyncio.sleep(0.2)  # its reading session is open before the clock starts
     began = time.perf_counter()
-    serving = asyncio.create_task(office_of(place, bench.bus, mind).run())
+    quarantine = Quarantine(place, bench.bus, 1.0) if mind.service == "scheduler" else None
+    serving = asyncio.create_task(office_of(place, bench.bus, mind, quarantine).run())
     await asyncio.wait((taken, serving), return_when=asyncio.FIRST_COMPLETED)
     seconds = time.perf_counter() - began
     if not taken.done():

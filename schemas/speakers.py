@@ -48,6 +48,39 @@ SPEAKERS: Mapping[str, frozenset[Service]] = {
 """Event type -> the service kinds that may say it; every type of the union is here."""
 
 
+_ENTITIES: Mapping[str, str] = {
+    "run": "RunStarted ConfigRejected RunFinished BurstEnded",
+    "office": "OfficeTaken",
+    "timer": "TimerSet TimerFired",
+    "quarantine": "EventQuarantined",
+    "group": "GroupDispatched GroupReady",
+    "execution": (
+        "ExecutionDispatched LaunchGranted CancellationRequested ExecutionLaunched ExecutionTerminated "
+        "ModelCallRetried ModelCallContinued HistoryRejected RouteAssigned RouteMoved RequestCancelled "
+        "KvHandoffCompleted RecordsSealed TreeBuilt AssessmentRecorded RewardAssigned RewardUnresolved "
+        "TrajectoriesAdmitted"
+    ),
+    "assess": "AssessmentRecorded",
+    "regrade": "RegradeStarted RegradeCompleted AssessmentRecorded",
+    "evaluation": "EvaluationStarted EvaluationScored",
+    "cell": (
+        "CellRegistered CellLost CellJoined ContributionDiscarded RoleTransitionRequested "
+        "RoleTransitionPhaseCompleted RoleTransitionCompleted RoleTransitionFailed"
+    ),
+    "core": (
+        "CellRegistered JoinWindowClosed ReductionOpened GradientReduced OptimizerStepped WeightsBroadcast "
+        "WeightsPublished CheckpointSaved"
+    ),
+    "batch": "BatchOpened GroupAssigned StreamClosed StepAborted",
+    "step": "MicroStepEnqueued MicroStepClaimed MicroStepCompleted MicroStepReissued RatioMeasured ExecutionMasked",
+}
+
+ENTITIES: Mapping[str, frozenset[str]] = {
+    kind: frozenset(entity for entity, kinds in _ENTITIES.items() if kind in kinds.split()) for kind in SPEAKERS
+}
+"""Event type of EV -> what its subjects begin with after `ev.<run>.<service>`; readers ask for no more than that."""
+
+
 def may_say(service: str, kind: str) -> bool:
     """Whether a service kind may say events of this type."""
     return service in SPEAKERS.get(kind, ())

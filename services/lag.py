@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bus import subjects
 from bus.log import BusPort, Expect, Log, Parked, Queue, QueueName, Stored
 from schemas.envelope import Commit
 
@@ -31,7 +32,7 @@ class Position(NamedTuple):
 class _Reader:
     """One session of `read`; `sequence` is the last message after which the next one was asked for."""
 
-    filter: str
+    filters: tuple[str, ...]
     sequence: int
 
 
@@ -49,13 +50,13 @@ class FollowedLog:
         """See `Log`."""
         return await self._log.append(subject, commit, expect)
 
-    async def read(self, after: int = 0, filter: str = "") -> AsyncGenerator[Stored, None]:  # noqa: A002
+    async def read(self, after: int = 0, *filters: str) -> AsyncGenerator[Stored, None]:
         """See `Log`."""
-        reader = _Reader(filter, after)
+        reader = _Reader(subjects.wanted(filters), after)
         self._readers.add(reader)
         self.used = True
         try:
-            async with aclosing(self._log.read(after, filter)) as stream:
+            async with aclosing(self._log.read(after, *filters)) as stream:
                 async for stored in stream:
                     yield stored
                     reader.sequence = stored.sequence
@@ -75,12 +76,12 @@ class FollowedLog:
         return await self._log.head()
 
     async def position(self) -> Position:
-        """Where the reader stands that is furthest behind the last message of its filter."""
+        """Where the reader stands that is furthest behind the last message of its filters."""
         head = await self._log.head()
         behind = [0]
         for reader in tuple(self._readers):
-            end = head if not reader.filter else await self._end(reader.filter)
-            behind.append(end - reader.sequence)
+            ends = [await self._end(filter_) for filter_ in reader.filters] or [head]
+            behind.append(max(ends) - reader.sequence)
         return Position(head - max(behind), head)
 
     async def _end(self, filter: str) -> int:  # noqa: A002

@@ -11,16 +11,19 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
+from bus import subjects
 from bus.log import Stored
 from gyre.config import Config
-from gyre.core import batch_state, batches, groups, tree
+from gyre.core import batch_state, batches, groups, scheduler_state, tree
 from gyre.core.decider import Decision
 from gyre.core.scheduler import scheduler
 from gyre.core.scheduler_state import Scheduler, armed
 from gyre.rl import advantages, packing
+from schemas.base import Model
 from schemas.envelope import Event
 from schemas.refs import BlobRef
 from schemas.runs import RunStarted
+from schemas.speakers import ENTITIES, SPEAKERS
 from schemas.training import TrajectoriesAdmitted
 
 State = TypeVar("State")
@@ -50,6 +53,8 @@ class Mind(Generic[State]):
     think: Callable[[State], Awaitable[Decision | None]]
     """The next commit that is due, if any is."""
     adapter: TypeAdapter[State]
+    folds: frozenset[type[Model]]
+    """The events that `evolve` does not step over."""
     armed: Callable[[State], Iterable[tuple[str, float]]] = lambda _: ()
     """Timers (name, seconds) that are set and still matter."""
 
@@ -58,6 +63,19 @@ def minds(started: RunStarted, ev: Reader, blobs: Bodies) -> dict[str, Mind[Any]
     """All deciders of a run, by service."""
     made = (scheduling(started), admitting(started, blobs), packing_mind(started, ev))
     return {mind.service: mind for mind in made}
+
+
+def filters(run: str, mind: Mind[Any]) -> tuple[str, ...]:
+    """Of EV, what a mind has to hear: all of its own service, and of others where they say what it folds."""
+    places = {
+        (service, entity)
+        for kind in mind.folds
+        for service in SPEAKERS[kind.__name__]
+        for entity in ENTITIES[kind.__name__]
+        if service != mind.service
+    }
+    others = [subjects.ev(run, service, entity) for service, entity in sorted(places)]
+    return (subjects.producer(run, mind.service), *(form for one in others for form in (one, f"{one}.>")))
 
 
 def scheduling(started: RunStarted) -> Mind[Scheduler]:
@@ -69,7 +87,13 @@ def scheduling(started: RunStarted) -> Mind[Scheduler]:
         return _first(decider.decide(state))
 
     return Mind(
-        "scheduler", decider.initial, decider.evolve, think, TypeAdapter(Scheduler), lambda state: armed(plan, state)
+        "scheduler",
+        decider.initial,
+        decider.evolve,
+        think,
+        TypeAdapter(Scheduler),
+        scheduler_state.folds(plan),
+        lambda state: armed(plan, state),
     )
 
 
@@ -85,7 +109,7 @@ def admitting(started: RunStarted, blobs: Bodies) -> Mind[groups.State]:
     async def think(state: groups.State) -> Decision | None:
         return _first(groups.decide(state, load, rule))
 
-    return Mind("admission", initial, groups.evolve, think, TypeAdapter(groups.State))
+    return Mind("admission", initial, groups.evolve, think, TypeAdapter(groups.State), groups.FOLDS)
 
 
 def packing_mind(started: RunStarted, ev: Reader) -> Mind[batch_state.State]:
@@ -121,7 +145,7 @@ def packing_mind(started: RunStarted, ev: Reader) -> Mind[batch_state.State]:
                 kept[sequence] = await _admitted(ev, sequence)
         return _first(batches.decide(state, kept.__getitem__, pack))
 
-    return Mind("packer", initial, batch_state.evolve, think, TypeAdapter(batch_state.State))
+    return Mind("packer", initial, batch_state.evolve, think, TypeAdapter(batch_state.State), batch_state.FOLDS)
 
 
 async def _admitted(ev: Reader, sequence: int) -> TrajectoriesAdmitted:

@@ -7,7 +7,6 @@ first decision is said; it is folded back from the log before the next is asked 
 
 import asyncio
 import contextlib
-import hashlib
 import time
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -18,10 +17,11 @@ from bus.errors import Conflict
 from bus.log import BusPort, Expect, Stored
 from gyre.errors import GyreError
 from schemas.envelope import Event
-from schemas.runs import EventQuarantined, OfficeTaken, TimerFired, TimerSet
+from schemas.runs import OfficeTaken, TimerFired, TimerSet
 from services import failpoints
-from services.minds import Mind
+from services.minds import Mind, filters
 from services.place import Place
+from services.quarantine import Quarantine
 
 State = TypeVar("State")
 SAVE_SECONDS = 1.0
@@ -41,7 +41,7 @@ class Office(Generic[State]):
         bus: BusPort,
         mind: Mind[State],
         projection: Projection[State],
-        keeps_quarantine: bool = False,
+        quarantine: Quarantine | None = None,
     ) -> None:
         """Nothing happens before `run`.
 
@@ -50,14 +50,13 @@ class Office(Generic[State]):
             bus: the run's bus.
             mind: what it thinks.
             projection: where it left off.
-            keeps_quarantine: whether it is the one that says which messages no model accepts.
+            quarantine: of the one office that says which messages no model accepts.
         """
         self._place, self._bus, self._mind, self._projection = place, bus, mind, projection
-        self._keeps_quarantine = keeps_quarantine
+        self._quarantine = quarantine
+        self._seated = asyncio.Event()
         self._inbox: asyncio.Queue[Stored] = asyncio.Queue(4096)
         self._observed: asyncio.Queue[tuple[tuple[str, ...], Event]] = asyncio.Queue()
-        self._unsaid: dict[int, EventQuarantined] = {}
-        """Messages that no model accepts and of which the log does not say so yet, by sequence."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._own = 0
         self._term = 0
@@ -71,6 +70,10 @@ class Office(Generic[State]):
     def observe(self, entity: tuple[str, ...], event: Event) -> None:
         """An outcome that the outside world decided (a lost cell): said in turn, without being decided."""
         self._observed.put_nowait((entity, event))
+        self._ring()
+
+    def _ring(self) -> None:
+        """Let it think again."""
         with contextlib.suppress(asyncio.QueueFull):
             self._inbox.put_nowait(Stored(0, "", None))
 
@@ -78,26 +81,35 @@ class Office(Generic[State]):
         """Serve until cancelled. Raises `Overtaken`."""
         for timer, seconds in self._mind.armed(self._projection.state):
             self._arm(timer, seconds)
-        reader = asyncio.create_task(self._read())
-        serving = asyncio.create_task(self._serve())
+        tasks = [asyncio.create_task(work) for work in (self._read(), self._serve())]
+        if self._quarantine is not None:
+            tasks.append(asyncio.create_task(self._look(self._quarantine)))
         try:
-            done, _ = await asyncio.wait((reader, serving), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            reader.cancel()
-            serving.cancel()
-            await asyncio.gather(reader, serving, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._projection.save()
+            if self._quarantine is not None:
+                self._quarantine.save()
+
+    async def _look(self, quarantine: Quarantine) -> None:
+        """Only once it sits: a new leader's way back is not shared with a second reader."""
+        await self._seated.wait()
+        await quarantine.look(self._ring)
 
     async def _read(self) -> None:
-        stream = self._bus.ev.read(self._projection.sequence)
+        stream = self._bus.ev.read(self._projection.sequence, *filters(self._place.run, self._mind))
         async with contextlib.aclosing(stream):
             async for stored in stream:
                 await self._inbox.put(stored)
 
     async def _serve(self) -> None:
         await self._take_office()
+        self._seated.set()
         while True:
             await self._catch_up(self._own)
             if not await self._speak():
@@ -119,10 +131,8 @@ class Office(Generic[State]):
             entity, event = self._observed.get_nowait()
             await self._say(entity, (event,), self._place.run, self._projection.sequence)
             return True
-        if self._unsaid:
-            await self._say(
-                ("quarantine",), (self._unsaid[min(self._unsaid)],), self._place.run, self._projection.sequence
-            )
+        if self._quarantine is not None and (refused := self._quarantine.due(self._own)):
+            await self._say(("quarantine",), (refused,), self._place.run, self._projection.sequence)
             return True
         decision = await self._mind.think(self._projection.state)
         if decision is None:
@@ -161,26 +171,11 @@ class Office(Generic[State]):
     def _fold(self, stored: Stored) -> None:
         if stored.sequence == 0 or not self._projection.feed(stored):
             return
-        if stored.commit is None:
-            self._quarantine(stored)
-        elif stored.commit.producer.service == self._place.service:
+        if stored.commit is not None and stored.commit.producer.service == self._place.service:
             for event in stored.commit.events:
                 self._keep_time(event, stored.commit.time)
-                if isinstance(event, EventQuarantined):
-                    self._unsaid.pop(event.sequence, None)
                 if isinstance(event, OfficeTaken) and 0 < self._term < stored.sequence:
                     raise self._overtaken(f"{event.instance} took it with sequence {stored.sequence}")
-
-    def _quarantine(self, stored: Stored) -> None:
-        if self._keeps_quarantine:
-            digest = hashlib.sha256(stored.reason.encode()).hexdigest()
-            self._unsaid[stored.sequence] = EventQuarantined(
-                stream=f"EV_{self._place.run}",
-                sequence=stored.sequence,
-                subject=stored.subject,
-                digest=digest,
-                reason=stored.reason,
-            )
 
     def _keep_time(self, event: Event, set_at: int) -> None:
         if isinstance(event, TimerSet):
@@ -193,15 +188,15 @@ class Office(Generic[State]):
         self._timers[timer] = asyncio.get_running_loop().call_later(seconds, self.observe, ("timer",), fired)
 
 
-def office_of(place: Place, bus: BusPort, mind: Mind[State], keeps_quarantine: bool = False) -> Office[State]:
+def office_of(place: Place, bus: BusPort, mind: Mind[State], quarantine: Quarantine | None = None) -> Office[State]:
     """The office of a mind, going on where its snapshot says.
 
     Under "laptop" durability a power cut may take back commits that a snapshot holds: the log is folded from its start.
     """
     durable = place.config.bus.durability == "always"
     file = snapshot_file(place.folder, place.run, mind) if durable else None
-    projection = Projection(mind.initial, mind.evolve, file, seconds=SAVE_SECONDS)
-    return Office(place, bus, mind, projection, keeps_quarantine)
+    projection = Projection(mind.initial, mind.evolve, file, seconds=SAVE_SECONDS, whole=False)
+    return Office(place, bus, mind, projection, quarantine)
 
 
 def snapshot_file(folder: Path, run: str, mind: Mind[State]) -> SnapshotFile[State]:

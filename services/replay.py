@@ -19,7 +19,7 @@ from schemas.envelope import Commit
 from schemas.rewards import TreeBuilt
 from schemas.roles import CellLost
 from schemas.runs import EventQuarantined, OfficeTaken, TimerFired
-from services.minds import Mind, minds
+from services.minds import Mind, filters, minds
 from services.office import snapshot_file
 from services.source import Source, messages
 
@@ -45,7 +45,13 @@ class Second:
 
     mind: Mind[Any]
     state: Any
+    filters: tuple[str, ...]
     waiting: deque[Stored] = field(default_factory=deque)
+
+    def hear(self, stored: Stored) -> None:
+        """Keep a message until it is folded, if the live service was given it."""
+        if subjects.under(self.filters, stored.subject):
+            self.waiting.append(stored)
 
     def fold_to(self, sequence: int) -> None:
         """Fold up to this sequence."""
@@ -62,7 +68,7 @@ async def verify(source: Source, progress: Callable[[int], None] = lambda _: Non
     """
     verdict = Verdict()
     seconds = {
-        service: Second(mind, mind.initial)
+        service: Second(mind, mind.initial, filters(source.run, mind))
         for service, mind in minds(await source.started(), source.ev, source.blobs).items()
     }
     kept = _snapshots(source, seconds)
@@ -71,7 +77,7 @@ async def verify(source: Source, progress: Callable[[int], None] = lambda _: Non
     async for stored in messages(source.ev):
         progress(stored.sequence)
         for second in seconds.values():
-            second.waiting.append(stored)
+            second.hear(stored)
         if stored.commit is None:
             continue
         verdict.events += len(stored.commit.events)
@@ -166,9 +172,9 @@ async def state_at(source: Source, name: str, until: int | None) -> Any:
         return await _trees_at(source, until)
     owner = {"batch": "packer", "cells": "scheduler"}.get(name, name)
     mind = minds(await source.started(), source.ev, source.blobs)[owner]
-    second = Second(mind, mind.initial)
+    second = Second(mind, mind.initial, filters(source.run, mind))
     async for stored in messages(source.ev, until=until):
-        second.waiting.append(stored)
+        second.hear(stored)
         second.fold_to(stored.sequence)
     found = second.mind.adapter.dump_python(second.state, mode="json")
     return found["cells"] if name == "cells" else found

@@ -12,13 +12,15 @@ from bus.log import BusPort
 from gyre.core.scheduler_state import Scheduler
 from schemas.roles import CellLost
 from services.minds import scheduling
-from services.office import Office, office_of
+from services.office import SAVE_SECONDS, Office, office_of
 from services.place import Place, started
+from services.quarantine import Quarantine
 
 
 async def serve(place: Place, bus: BusPort) -> None:
     """Schedule the run until cancelled. Raises `Overtaken`."""
-    office = office_of(place, bus, scheduling(await started(bus.ev)), keeps_quarantine=True)
+    quarantine = Quarantine(place, bus, SAVE_SECONDS)
+    office = office_of(place, bus, scheduling(await started(bus.ev)), quarantine)
     watch = asyncio.create_task(Watch(place, bus, office).run())
     serving = asyncio.create_task(office.run())
     try:

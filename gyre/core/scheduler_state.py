@@ -49,7 +49,7 @@ _OWN = frozenset(
 )
 _NEW_COUNT = frozenset((BatchOpened, OptimizerStepped, CellLost, RoleTransitionCompleted, RoleTransitionFailed))
 """After these the supply has to hold for tau afresh: a batch starts, or a transition ends."""
-_SUPPLY = frozenset((GroupReady, GroupAssigned))
+_SUPPLY: frozenset[type[Any]] = frozenset((GroupReady, GroupAssigned))
 """Of the events about groups and executions, those that change what there is to train on."""
 
 

@@ -3,11 +3,13 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from bus import subjects
 from bus.log import Stored
 from gyre.core import ledger
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
 from schemas.envelope import Event
 from schemas.runs import OfficeTaken, RunFinished
+from schemas.speakers import ENTITIES, may_say
 from schemas.training import (
     GroupAssigned,
     MicroStepClaimed,
@@ -16,6 +18,7 @@ from schemas.training import (
     OptimizerStepped,
     ReductionOpened,
 )
+from services.minds import filters, minds
 from services.source import Source, messages
 
 _NAMED: dict[type, tuple[str, str]] = {
@@ -54,6 +57,7 @@ async def check_log(source: Source, steps: int) -> Tally:
     async for stored in messages(source.ev):
         assert stored.commit is not None, stored.reason
         _one_leader(stored, terms)
+        _in_its_place(stored)
         for event in stored.commit.events:
             _count(tally, stored.sequence, event)
             assert len(tally.terminated) <= len(tally.launched) <= len(tally.dispatched), f"at {stored.sequence}"
@@ -66,6 +70,27 @@ async def check_log(source: Source, steps: int) -> Tally:
     return tally
 
 
+async def check_hearing(source: Source) -> None:
+    """Assert that every decider, given only what its filters let through, knows what one knows that hears it all."""
+    for mind in minds(await source.started(), source.ev, source.blobs).values():
+        asked = filters(source.run, mind)
+        heard = whole = mind.initial
+        passed = known = 0
+        async for stored in messages(source.ev):
+            for event in stored.commit.events if stored.commit else ():
+                whole = mind.evolve(whole, stored.sequence, event)
+                if subjects.under(asked, stored.subject):
+                    heard = mind.evolve(heard, stored.sequence, event)
+                else:
+                    passed += 1
+            if stored.sequence % 50 == 0:
+                assert heard == whole, f"{mind.service} at {stored.sequence}"
+                known += whole != mind.initial
+        assert heard == whole, mind.service
+        assert passed, mind.service
+        assert known, mind.service
+
+
 def _one_leader(stored: Stored, terms: dict[str, str]) -> None:
     """After an office is taken, nobody else speaks for it."""
     assert stored.commit is not None
@@ -75,6 +100,16 @@ def _one_leader(stored: Stored, terms: dict[str, str]) -> None:
             terms[event.service] = event.instance
     if producer.service in ("scheduler", "admission", "packer"):
         assert terms.get(producer.service) == producer.instance, f"sequence {stored.sequence}: said by a former leader"
+
+
+def _in_its_place(stored: Stored) -> None:
+    """Each event is said by its speaker, where readers that ask for its kind look for it."""
+    assert stored.commit is not None
+    place = subjects.parse(stored.subject)
+    for event in stored.commit.events:
+        kind = type(event).__name__
+        assert may_say(place.service, kind), f"sequence {stored.sequence}: {kind} said by {place.service}"
+        assert place.entity[0] in ENTITIES[kind], f"sequence {stored.sequence}: {kind} said on {stored.subject}"
 
 
 def _count(tally: Tally, sequence: int, event: Event) -> None:

@@ -8,7 +8,7 @@ import pytest
 from services.replay import Verdict, verify
 from services.source import open_source
 from tests.e2e.living import RUN, Command, write_config
-from tests.e2e.rules import check_log
+from tests.e2e.rules import check_hearing, check_log
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -34,6 +34,7 @@ async def _verified(target: str, runs: Path) -> Verdict:
     async with open_source(target, runs) as source:
         verdict = await verify(source)
         await check_log(source, steps=4)
+        await check_hearing(source)
     assert verdict.differences == []
     assert verdict.trees == 32
     return verdict

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from schemas.speakers import SERVICES, SINGLETONS, SPEAKERS, may_say, stream_of
+from schemas.speakers import ENTITIES, SERVICES, SINGLETONS, SPEAKERS, may_say, stream_of
 from schemas.upcast import event_models
 
 MODELS = event_models()
@@ -35,6 +35,11 @@ def test_the_sentence_of_a_model_names_its_speaker(kind: str) -> None:
 
 def test_request_records_alone_stand_in_call() -> None:
     assert [kind for kind in MODELS if stream_of(kind) == "CALL"] == ["ModelCallRecorded"]
+
+
+def test_every_event_of_ev_has_subjects_and_no_other_name_has() -> None:
+    assert {kind for kind, entities in ENTITIES.items() if entities} == set(MODELS) - {"ModelCallRecorded"}
+    assert set(ENTITIES) == set(MODELS)
 
 
 def test_nobody_else_may_say_it() -> None:

@@ -17,6 +17,7 @@ from schemas.runs import EventQuarantined, OfficeTaken, RunStarted
 from services.minds import scheduling
 from services.office import office_of
 from services.place import Place
+from services.quarantine import Quarantine
 
 RUN = "office"
 Kind = TypeVar("Kind", EventQuarantined, OfficeTaken)
@@ -51,7 +52,7 @@ async def scheduler(broker: MemoryBroker, folder: Path, instance: str) -> AsyncG
     """A scheduler at work."""
     place = Place("scheduler", instance, RUN, folder, "", Config())
     bus = MemoryBus(broker, RUN, "scheduler", instance, folder)
-    serving = asyncio.create_task(office_of(place, bus, scheduling(begin()), keeps_quarantine=True).run())
+    serving = asyncio.create_task(office_of(place, bus, scheduling(begin()), Quarantine(place, bus, 0.0)).run())
     try:
         yield
     finally:
