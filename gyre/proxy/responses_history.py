@@ -7,6 +7,7 @@ Tools that the provider would run itself have no name here and are left out.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import is_
 
 from gyre.proxy.bodies import function_tool, objects, parsed_object, refuse_images, string, text_of
 from gyre.proxy.errors import BadRequest
@@ -43,17 +44,30 @@ def named_tools(tools: object) -> dict[str, Named]:
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
-    """An assistant's item, read: a piece of a turn."""
+class _Item:
+    """An item, read: a piece of the assistant's turn, or what came from outside the policy."""
 
-    rank: int
+    rank: int = 0
+    """Its place in a turn; 0: from outside."""
+    given: tuple[Message, ...] = ()
     thinking: str = ""
     record: str = ""
     content: str = ""
     call: ToolCall | None = None
     namespace: str = ""
-    turn: "tuple[tuple[_Part, ...], tuple[str, ...], Message] | None" = None
-    """The turn that ended here when it was last put together: what stood before, the names of its calls, itself."""
+    joined: "_Joined | None" = None
+    """Of the first item of a list: what the list was when it was last read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """The history that a list begins with, up to its last item from outside: no turn is open there."""
+
+    behind: list[_Item]
+    """The items behind the first."""
+    shown: dict[tuple[str, str], str]
+    """Names of tools as the policy saw them, by namespace and name."""
+    messages: list[Message]
 
 
 def messages_of(instructions: object, items: object, tools: dict[str, Named], most: int = MOST) -> tuple[Message, ...]:
@@ -68,17 +82,8 @@ def messages_of(instructions: object, items: object, tools: dict[str, Named], mo
     if not isinstance(items, list) or not items:
         raise BadRequest("input: must be a text or a list of at least one item")
     shown = {(tool.namespace, tool.name): name for name, tool in tools.items()}
-    found = [Message("system", string(instructions))] if string(instructions) else []
-    turn: list[_Part] = []
-    for item in _ITEMS(items, most):
-        if isinstance(item, tuple):
-            found += _ended(turn, shown)
-            found += item
-        else:
-            if turn and (item.rank < turn[-1].rank or item.rank == turn[-1].rank == _MESSAGE):
-                found += _ended(turn, shown)
-            turn.append(item)
-    return (*found, *_ended(turn, shown))
+    leading = (Message("system", string(instructions)),) if string(instructions) else ()
+    return (*leading, *_joined(_ITEMS(items, most), shown))
 
 
 def free_text(arguments: str) -> str:
@@ -87,43 +92,61 @@ def free_text(arguments: str) -> str:
     return value["input"] if value is not None and isinstance(value.get("input"), str) else arguments
 
 
-def _read(item: object, index: int) -> "_Part | tuple[Message, ...]":
-    """What an item is: a piece of the assistant's turn, or messages from outside the policy."""
+def _read(item: object, index: int) -> _Item:
     if not isinstance(item, dict):
         raise BadRequest(f"input[{index}]: must be an object")
     rank = _rank(item)
     if rank is None:
-        return tuple(_given(item, f"input[{index}]"))
+        return _Item(given=tuple(_given(item, f"input[{index}]")))
     if rank == _REASONING:
         thinking = text_of(item.get("summary")) + text_of(item.get("content"))
-        return _Part(rank, thinking=thinking, record=string(item.get("encrypted_content")))
+        return _Item(rank, thinking=thinking, record=string(item.get("encrypted_content")))
     if rank == _MESSAGE:
-        return _Part(rank, content=text_of(item.get("content")))
-    return _Part(rank, call=_call(item), namespace=string(item.get("namespace")))
+        return _Item(rank, content=text_of(item.get("content")))
+    return _Item(rank, call=_call(item), namespace=string(item.get("namespace")))
 
 
 _ITEMS = Recall(_read)
 
 
-def _ended(turn: list[_Part], shown: dict[tuple[str, str], str]) -> tuple[Message, ...]:
-    """The turn, if there is one, the very same message as last time; the next item begins another."""
-    if not turn:
-        return ()
-    *before, last = turn
-    turn.clear()
-    parts = (*before, last)
-    names = tuple(shown.get((part.namespace, part.call.name), part.call.name) for part in parts if part.call)
-    if last.turn is None or last.turn[:2] != (tuple(before), names):
-        calls = (part.call for part in parts if part.call)
-        message = Message(
-            "assistant",
-            "".join(part.content for part in parts),
-            tuple(replace(call, name=name) for call, name in zip(calls, names, strict=True)),
-            thinking="".join(part.thinking for part in parts),
-            record=next((part.record for part in parts if part.record), ""),
-        )
-        last.turn = tuple(before), names, message
-    return (last.turn[2],)
+def _joined(items: list[_Item], shown: dict[tuple[str, str], str]) -> list[Message]:
+    """The messages that items are; those of a list that only grew are the very same objects, not made again."""
+    done, found = _known(items, shown)
+    turn: list[_Item] = []
+    sure = size = 0
+    for place, item in enumerate(items[done:], done + 1):
+        if turn and (item.rank < turn[-1].rank or item.rank == turn[-1].rank == _MESSAGE):
+            found.append(_turn(turn, shown))
+            turn = []
+        if item.rank:
+            turn.append(item)
+        else:
+            found += item.given
+            sure, size = place, len(found)
+    if sure:
+        items[0].joined = _Joined(items[1:sure], shown, found[:size])
+    return [*found, _turn(turn, shown)] if turn else found
+
+
+def _known(items: list[_Item], shown: dict[tuple[str, str], str]) -> tuple[int, list[Message]]:
+    """How many of the items were joined before, and the messages that they are."""
+    known = items[0].joined
+    if known is None or known.shown != shown or len(known.behind) >= len(items):
+        return 0, []
+    same = all(map(is_, known.behind, items[1:]))
+    return (len(known.behind) + 1, list(known.messages)) if same else (0, [])
+
+
+def _turn(turn: list[_Item], shown: dict[tuple[str, str], str]) -> Message:
+    """The turn that some items are."""
+    calls = [(item.namespace, item.call) for item in turn if item.call]
+    return Message(
+        "assistant",
+        "".join(item.content for item in turn),
+        tuple(replace(call, name=shown.get((space, call.name), call.name)) for space, call in calls),
+        thinking="".join(item.thinking for item in turn),
+        record=next((item.record for item in turn if item.record), ""),
+    )
 
 
 def _flat(tools: object, namespace: str = "") -> Iterator[tuple[str, Json]]:
