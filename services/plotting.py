@@ -42,8 +42,8 @@ LANE_HEIGHT, LANES_HEIGHT, PANEL_HEIGHT = 0.3, (1.0, 6.0), 2.1
 """Inches: a cell's, the least and most of all cells together, each other panel's."""
 NAMED_LANES = 16
 """So many cells have each its name; of more only some have."""
-MARKS = 24
-"""Most steps whose marks have a name."""
+MARKS = 36
+"""The names of marks are at least so small a part of the picture apart."""
 UNITS = ((300.0, 1.0, "s"), (3 * 3600.0, 60.0, "min"), (float("inf"), 3600.0, "h"))
 """(below so many seconds, seconds in the unit, its name)."""
 
@@ -166,13 +166,15 @@ def _lines(axes: Axes, times: Sequence[float], label: str, width: float, style: 
 
 
 def _name_steps(axes: Axes, timeline: Timeline, second: float, window: Window) -> None:
-    """Above the picture: which policy version each mark made, as many as there is room for."""
+    """Above the picture: which policy version a mark made, publications first, where there is room."""
     start, end = window
     published = {burst.version: burst.published for burst in timeline.bursts}
     times = [(step.step, published.get(step.step, step.updated)) for step in timeline.steps]
-    shown = [(version, time) for version, time in times if start <= time <= end]
-    each = max(1, -(-len(shown) // MARKS))
-    for version, time in shown[each - 1 :: each]:
+    kept: list[float] = []
+    for version, time in sorted(times, key=lambda mark: mark[0] not in published):
+        if not start <= time <= end or any(abs(time - other) < (end - start) / MARKS for other in kept):
+            continue
+        kept.append(time)
         axes.annotate(
             f"v{version}",
             (time / second, 1.0),
