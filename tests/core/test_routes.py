@@ -106,6 +106,12 @@ def test_a_leaving_cells_executions_fill_the_others_in_descending_order() -> Non
     assert choose(routes, "x") == 2
 
 
+def test_standalone_engines_come_first_for_their_indexes_follow_the_cells() -> None:
+    cells = [cell(index, capacity=2) for index in range(5)]  # three elastic ones, two that never train
+    routes = given(*cells, *on_core(*"abcdef"), to("train"))
+    assert [each.to_cell for each in moves(routes)] == [4, 4, 3, 3, 2, 2]
+
+
 def test_a_route_moves_once_for_each_time_that_its_cell_leaves() -> None:
     routes = given(cell(0), cell(1), cell(2), *on_core("x"), to("train"))
     (moved,) = moves(routes)
