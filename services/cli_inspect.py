@@ -13,7 +13,7 @@ from rich.table import Table
 
 from gyre.config import Config
 from gyre.core.progress import Progress
-from services import cli_samples
+from services import cli_query, cli_samples
 from services.cli_errors import Errors, fail
 from services.replay import STATES
 from services.source import open_source
@@ -182,4 +182,4 @@ def evaluate(
     )
 
 
-COMMANDS = (runs, status, replay, tree, check, *cli_samples.COMMANDS)
+COMMANDS = (runs, status, replay, tree, check, *cli_samples.COMMANDS, *cli_query.COMMANDS)

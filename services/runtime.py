@@ -20,7 +20,9 @@ from services.leash import hold_leash
 from services.place import Place, connect
 
 log = logging.getLogger("gyre")
-SERVICES = ("scheduler", "runner", "proxy", "builder", "evaluator", "admission", "packer", "examiner", "cell")
+SERVICES = (
+    "scheduler", "runner", "proxy", "builder", "evaluator", "admission", "packer", "examiner", "cell", "analytics",
+)  # fmt: skip
 
 
 async def serve(service: str, folder: Path, cell: int | None, edge: bool = False) -> int:

@@ -1,0 +1,36 @@
+"""Questions that are asked often, by name: `gyre query NAME RUN`. Each is SQL over the views, to be changed as such.
+
+`{run:String}` is the run that is asked about; other parameters have defaults here and are set by `--set`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gyre.warehouse.queries_failures import FAILURES
+from gyre.warehouse.queries_figures import FIGURES
+
+
+@dataclass(frozen=True, slots=True)
+class Canned:
+    """A question and how to ask it."""
+
+    name: str
+    about: str
+    """What its answer shows, in one line."""
+    sql: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Besides the run: name -> default."""
+
+
+def _canned(name: str, about: str, sql: str) -> Canned:
+    """`sql` may begin with a line of defaults: `-- width=0 first=0`."""
+    first, _, rest = sql.strip().partition("\n")
+    if not first.startswith("-- "):
+        return Canned(name, about, sql.strip())
+    return Canned(name, about, rest, dict(each.split("=") for each in first[3:].split()))
+
+
+QUERIES: Mapping[str, Canned] = {
+    name: _canned(name, about, sql) for name, (about, sql) in {**FIGURES, **FAILURES}.items()
+}
+"""By name."""

@@ -1,0 +1,34 @@
+"""Typed views over the events: one for each thing that people ask about, in the words of docs/analytics.md.
+
+Durations and times are seconds; `at` and `*_at` are seconds since the run's first event. What an event did not say, or
+did not say yet, is NULL, so that averages leave it out.
+"""
+
+import hashlib
+
+from gyre.warehouse import tables
+from gyre.warehouse.views_rollout import ROLLOUT
+from gyre.warehouse.views_training import TRAINING
+
+_RUNS = """
+SELECT run, minIf(ns, ns > 0) AS zero, max(ns) AS latest, (latest - zero) / 1e9 AS seconds, count() AS events,
+    countIf(events.index = 0) AS commits, countIf(type = 'Malformed') AS malformed,
+    countIf(type = 'RunFinished') > 0 AS finished
+FROM events GROUP BY run
+"""
+
+VIEWS: dict[str, str] = {"runs": _RUNS, **ROLLOUT, **TRAINING}
+"""Name -> SELECT; each may use those before it."""
+
+_CREATE = (
+    tables.CREATE_STORED,
+    tables.CREATE_EVENTS,
+    *(f"CREATE OR REPLACE VIEW {name} AS {' '.join(select.split())}" for name, select in VIEWS.items()),
+)
+LAYOUT = hashlib.sha256("\n".join(_CREATE).encode()).hexdigest()
+"""Names what `CREATE` makes: kept in the view `layout`, so that nothing is made anew where it is there already."""
+HAS_LAYOUT = (
+    f"SELECT count() FROM system.tables WHERE database = currentDatabase() AND name = 'layout' AND comment = '{LAYOUT}'"
+)
+CREATE = (*_CREATE, f"CREATE OR REPLACE VIEW layout AS SELECT '{LAYOUT}' AS digest COMMENT '{LAYOUT}'")
+"""Statements that make the table and the views, in this order; each may be repeated."""

@@ -1,0 +1,134 @@
+"""`gyre query`: the warehouse is brought up to date and answers; all commands and queries of docs/analytics.md run."""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from gyre.warehouse.clickhouse import Warehouse
+from gyre.warehouse.queries import QUERIES
+from services.query_plot import figure
+from tests.services.conftest import Gyre, refusal
+from tests.warehouse.told import archived, faulty, rows
+
+PAGE = (Path(__file__).parents[2] / "docs" / "analytics.md").read_text()
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+SQL = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+COUNT = "SELECT count() AS n FROM events WHERE run = {run:String}"
+STREAMS = Counter(json.loads(line)["stream"] for line in rows("told", faulty()))
+EV, CALL = STREAMS["EV"], STREAMS["CALL"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A told run with every fault in it, as an archive."""
+    return asyncio.run(archived("told", faulty(), tmp_path))
+
+
+def test_a_question_is_answered_after_the_log_was_taken_over_and_its_lag_is_said(gyre: Gyre, log: Path) -> None:
+    result = gyre("query", COUNT, log, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == {"n": EV + CALL}
+    assert result.stderr.splitlines() == [
+        f"EV: {EV} rows new, up to sequence {EV}, 0 behind",
+        f"CALL: {CALL} rows new, up to sequence {CALL}, 0 behind",
+    ]
+    assert "EV: 0 rows new" in gyre("query", COUNT, log).stderr
+    assert (log.parent / "told.jsonl.zst.warehouse").is_dir()
+
+
+def test_formats_are_a_table_csv_json_and_parquet(gyre: Gyre, log: Path, tmp_path: Path) -> None:
+    ask = ("query", "evaluation-score", log)
+    assert "version" in gyre(*ask).stdout
+    assert gyre(*ask, "--stale", "--format", "csv").stdout.splitlines()[1:] == [
+        "0,1,2,2,15,1",
+        "2,0.5,1,2,117,1",
+    ]
+    assert gyre(*ask, "--format", "csv").stdout.splitlines()[0] == '"version","mean","valid","episodes","at","seconds"'
+    assert [json.loads(line)["mean"] for line in gyre(*ask, "--json").stdout.splitlines()] == [1, 0.5]
+    assert gyre(*ask, "--format", "parquet", "--out", "e.parquet").exit_code == 0
+    assert pyarrow.parquet.read_table(tmp_path / "e.parquet").to_pydict()["mean"] == [1.0, 0.5]
+
+
+def test_every_question_is_listed_with_what_it_shows(gyre: Gyre) -> None:
+    told = gyre("query", "--list").stdout
+    assert all(f"{name} " in told and canned.about in told for name, canned in QUERIES.items())
+    listed = [json.loads(line) for line in gyre("query", "--list", "--json").stdout.splitlines()]
+    assert [each["name"] for each in listed] == list(QUERIES)
+
+
+def test_the_sql_behind_a_name_can_be_had(gyre: Gyre) -> None:
+    assert gyre("query", "train-score", "--sql").stdout.strip() == QUERIES["train-score"].sql
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (("nothing", "RUN"), 2, "query nothing: no such name; --list has them, and SQL has spaces"),
+        (("leaves", "RUN", "--set", "width=2"), 2, "--set width: leaves has no such parameter; it has none"),
+        (("leaves", "RUN", "--format", "xml"), 2, "--format xml: one of table, csv, json, parquet"),
+        (("leaves",), 2, "query: give a run or an archive"),
+        ((), 2, "query: give a name of --list, or SQL"),
+        (("leaves", "elsewhere"), 1, "elsewhere: neither an archive nor a run in runs; `gyre runs` lists them"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(gyre: Gyre, arguments: tuple[str, ...], code: int, line: str) -> None:
+    assert refusal(gyre("query", *arguments), code) == line
+
+
+def test_wrong_sql_is_one_line_after_the_lag(gyre: Gyre, log: Path) -> None:
+    result = gyre("query", "SELECT nothing FROM events", log)
+    assert result.exit_code == 1
+    assert "Unknown expression identifier `nothing`" in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.output
+
+
+def test_a_warehouse_elsewhere_holds_many_runs(gyre: Gyre, log: Path, small_run: Path) -> None:
+    for archive in (log, small_run):
+        assert gyre("query", COUNT, archive, "--warehouse", "all").exit_code == 0
+    result = gyre("query", "SELECT run FROM runs ORDER BY run", "told", "--stale", "--warehouse", "all", "--json")
+    assert [json.loads(line)["run"] for line in result.stdout.splitlines()] == ["r", "told"]
+
+
+def test_every_command_and_every_query_of_the_page_answers(gyre: Gyre, log: Path) -> None:
+    for command in COMMANDS:
+        words = re.findall(r'"[^"]*"|\S+', command)
+        arguments = [str(log) if word == "RUN" else word.strip('"') for word in words[1:]]
+        result = gyre(*arguments, *(() if "--list" in arguments else ("--warehouse", "all")))
+        assert result.exit_code == 0, f"{command}: {result.output}"
+    warehouse = Warehouse("all")
+    for sql in SQL:
+        assert warehouse.query(sql, {"run": "told"}, "CSV"), f"it has nothing to say of a run with every fault: {sql}"
+    assert len(SQL) >= 12
+    warehouse.close()
+
+
+def test_the_page_names_every_question_and_every_view() -> None:
+    from gyre.warehouse.views import VIEWS
+
+    assert [name for name in QUERIES if f"`{name}`" not in PAGE] == []
+    assert [name for name in VIEWS if f"| `{name}` |" not in PAGE] == []
+
+
+@pytest.mark.parametrize("question", ["execution-durations", "train-score", "verifier-failures"])
+def test_an_answer_may_be_a_picture(gyre: Gyre, log: Path, tmp_path: Path, question: str) -> None:
+    """Bars as wide as their bins, lines over steps, bars beside names."""
+    result = gyre("query", question, log, "--plot", "answer.png")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "answer.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bars_of_a_histogram_are_as_wide_as_its_bins() -> None:
+    found = {"meta": [{"name": "low"}, {"name": "high"}, {"name": "n"}], "data": [[0, 2, 5], [2, 4, 1]]}
+    (axes,) = figure(found, "told").axes
+    assert [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in axes.patches] == [(0, 2, 5), (2, 2, 1)]
+
+
+def test_an_answer_without_numbers_is_not_drawn(gyre: Gyre, log: Path) -> None:
+    result = gyre("query", "SELECT run, 'word' AS word FROM runs", log, "--plot", "answer.png")
+    assert result.exit_code == 1
+    assert "its answer has no row with a number" in result.stderr.splitlines()[-1]

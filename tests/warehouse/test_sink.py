@@ -1,0 +1,174 @@
+"""The sink: every event once, whoever is killed and whatever is away."""
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus import subjects
+from bus.memory import MemoryBroker, MemoryBus
+from gyre.config import Config
+from gyre.warehouse.clickhouse import Warehouse
+from services import analytics
+from services.analytics import Inbox, OtherLog, catch_up
+from services.place import Place
+from tests.warehouse.sink_log import RUN, source
+from tests.warehouse.stand_in import free_port, stand_in
+from tests.warehouse.told import call, committed, healthy
+
+ROOT = Path(__file__).parents[2]
+COMMITS = 1500
+
+
+def asked(warehouse: Warehouse, sql: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in warehouse.query(sql, {}, "JSONEachRow").splitlines()]
+
+
+async def folded(commits: int) -> tuple[Counter[str], dict[str, float]]:
+    """Rows by type and some sums, straight from the log."""
+    counts: Counter[str] = Counter()
+    sums = {"sequences": 0.0, "seconds": 0.0, "tokens": 0.0}
+    logs = source(commits)
+    for log in (logs.ev, logs.calls):
+        async for stored in log.read(0):
+            events = stored.commit.events if stored.commit else ()
+            counts.update(event.type for event in events) if events else counts.update(["Malformed"])
+            sums["sequences"] += stored.sequence * max(1, len(events))
+            sums["seconds"] += sum(getattr(event, "seconds", 0.0) for event in events)
+            sums["tokens"] += sum(len(getattr(event, "output_ids", b"")) // 4 for event in events)
+    return counts, sums
+
+
+def kill_after(batches: int, folder: Path, delay: float) -> bool:
+    """Start the sink, kill it while it writes the n-th batch; whether it was done before."""
+    command = [sys.executable, "-m", "tests.warehouse.sink_log", str(folder), str(COMMITS), "150"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        told = [process.stdout.readline() for _ in range(batches)]
+        time.sleep(delay)  # somewhere within the write
+        return "done\n" in told
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+async def test_killed_while_it_writes_it_leaves_every_event_once(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    done = [kill_after(4, tmp_path, chance.random() * 0.02) for _ in range(3)]
+    assert done == [False] * 3
+    warehouse = Warehouse(str(tmp_path))
+    kept = [warehouse.position(RUN, stream) for stream in ("EV", "CALL")]
+    assert 0 < kept[0] < COMMITS, "it was killed on its way, and its work was not lost"
+    assert [each.head for each in await catch_up(warehouse, source(COMMITS))] == [COMMITS, COMMITS // 2]
+    counts, sums = await folded(COMMITS)
+    rows = asked(warehouse, "SELECT type, count() AS n FROM events GROUP BY type")
+    assert {row["type"]: row["n"] for row in rows} == counts
+    found = asked(
+        warehouse,
+        "SELECT sum(sequence) AS sequences, sum(body.seconds::Float64) AS seconds, "
+        "sum(body.output_tokens::UInt64) AS tokens FROM events",
+    )
+    assert found == [pytest.approx(sums)]
+    again = await catch_up(warehouse, source(COMMITS))
+    assert [each.rows for each in again] == [0, 0]
+    warehouse.close()
+
+
+async def test_what_was_added_to_a_log_is_all_that_is_written(tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path))
+    await catch_up(warehouse, source(20))
+    ev, calls = await catch_up(warehouse, source(30))
+    assert (ev.before, ev.head, calls.before, calls.head) == (20, 30, 10, 15)
+    assert calls.rows == 5
+    warehouse.close()
+
+
+async def test_a_warehouse_of_another_log_is_refused(tmp_path: Path) -> None:
+    warehouse = Warehouse(str(tmp_path))
+    await catch_up(warehouse, source(30))
+    with pytest.raises(OtherLog, match="EV sequence 30 of run many is of another log; remove the warehouse"):
+        await catch_up(warehouse, source(20))
+    warehouse.close()
+
+
+async def test_a_batch_in_memory_holds_reading_back() -> None:
+    inbox = Inbox()
+    for _ in range(analytics.ROWS):
+        await inbox.put([b"row"])
+    waiting = asyncio.ensure_future(inbox.put([b"one more"]))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert len(await inbox.take(0)) == analytics.ROWS
+    await waiting
+    assert inbox.rows == [b"one more"]
+
+
+async def test_a_batch_that_is_not_full_is_written_after_a_while_and_the_end_at_once() -> None:
+    inbox = Inbox()
+    await inbox.put([b"1"])
+    assert await inbox.take(0.01) == [b"1"]
+    await inbox.put([b"2"])
+    await inbox.end()
+    assert await inbox.take(1e9) == [b"2"]
+    assert await inbox.take(1e9) == []
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(holds):
+            await asyncio.sleep(0.05)
+
+
+async def test_a_server_that_is_away_costs_the_run_nothing_and_is_caught_up_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in is not a server (see stand_in.py): it is away at first, killed on the way, and comes back."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    monkeypatch.setenv(analytics.TARGET, url)
+    monkeypatch.setattr(analytics, "PAUSE_SECONDS", (0.02, 0.1))
+    monkeypatch.setattr(analytics, "LINGER_SECONDS", 0.05)
+    broker = MemoryBroker()
+    bus = await MemoryBus.connect(broker, RUN, "control", "control-1", tmp_path, create=True)
+    place = Place("analytics", "analytics-1", RUN, tmp_path, "", Config.of({}))
+    sink = asyncio.ensure_future(analytics.serve(place, bus))
+
+    async def say(numbers: range) -> None:
+        for number in numbers:
+            events = [event for event in healthy() if not isinstance(event, str) and event.type != "ModelCallRecorded"]
+            await bus.ev.append(
+                subjects.ev(RUN, "control", "run"), committed(RUN, number, events[number % len(events)])
+            )
+            await bus.calls.append(subjects.call(RUN, "x0-0"), committed(RUN, number + 0.5, call("x0-0", 1)))
+
+    def there(rows: int) -> bool:
+        warehouse = Warehouse(url)
+        try:
+            return asked(warehouse, "SELECT count() AS n FROM events") == [{"n": rows}]
+        finally:
+            warehouse.close()
+
+    try:
+        async with asyncio.timeout(5):
+            await say(range(40))
+        with stand_in(tmp_path / "data", port):
+            await until(lambda: there(80))
+            await say(range(40, 60))
+        await say(range(60, 100))
+        with stand_in(tmp_path / "data", port):
+            await until(lambda: there(200))
+            assert not sink.done()
+    finally:
+        sink.cancel()
+        await asyncio.wait([sink])
+        await bus.close()
