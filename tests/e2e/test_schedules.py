@@ -16,7 +16,10 @@ from tests.e2e.rules import check_hearing, check_log
 pytestmark = pytest.mark.timeout(300)
 ASYNC = ("schedule.kind=async", "cells.trainers=1", "schedule.mu=1", "schedule.phi=1")
 COLOCATE = ("schedule.kind=colocate", "schedule.phi=0", "schedule.stream=false", "cells.standalone=1")
-SURPLUS = ("schedule.oversample=2", "schedule.launch_order=longest_predicted")
+SLOW = """harness.command=["/bin/sh", "-c", 'sleep 2; exec "$@"', "sh", "{python}", "-I", "-S", "{reference}",
+"--max-turns", "3", "--max-tokens", "24"]"""
+"""What starts late still sleeps when its group has all the scores that it needs."""
+SURPLUS = ("schedule.oversample=2", "schedule.launch_order=longest_predicted", SLOW)
 
 
 async def _trained(folder: Path, overrides: tuple[str, ...]) -> list[Stored]:
@@ -56,4 +59,4 @@ async def test_what_a_group_does_not_need_is_cancelled_and_ends_once(tmp_path: P
     asked = {event.execution for event in events if isinstance(event, CancellationRequested)}
     reasons = Counter(event.reason for event in events if isinstance(event, ExecutionTerminated))
     assert sum(reasons.values()) == 2 * 2 * 6
-    assert 0 < reasons["cancelled"] <= len(asked) <= 2 * 2 * 2
+    assert 2 <= reasons["cancelled"] <= len(asked) <= 2 * 2 * 2  # the last two of g2 found no place at first
