@@ -40,7 +40,12 @@ def config_of(folder: Path, cells: int, places: int, handoff_seconds: float, *op
         {
             "run": {"name": "staged", "folder": str(folder)},
             "tasks": {"train": "words:16:train", "heldout": "words:16:heldout"},
-            "cells": {"count": cells, "concurrency": places, "handoff_seconds": handoff_seconds},
+            "cells": {
+                "count": cells,
+                "concurrency": places,
+                "handoff_seconds": handoff_seconds,
+                "heartbeat_seconds": 2.0,
+            },
             "rollout": {"temperature": 1.6, "max_tokens": 120, "context_tokens": 1200},
             "packing": {"row_tokens": 1200},
             "harness": {"command": (*agent, "--max-tokens", "120", *options)},
