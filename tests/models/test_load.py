@@ -44,7 +44,8 @@ def test_nano_loads_in_float32_and_eval_mode() -> None:
 
 
 def test_an_unknown_model_is_one_line_that_says_what_to_give() -> None:
-    with pytest.raises(ModelError, match='model = \'nanoo\': unknown; give "nano", "smollm2", "modelled" or a folder') as caught:
+    rule = 'give "nano", "smollm2", "modelled" or a folder'
+    with pytest.raises(ModelError, match=f"model = 'nanoo': unknown; {rule}") as caught:
         find_model("nanoo")
     assert "\n" not in str(caught.value)
 
