@@ -34,7 +34,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from gyre.core.tree import record_digest
-from gyre.engines.port import GenerateRequest, Sampling
+from gyre.engines.port import GenerateRequest, PackedIds, Sampling
 from gyre.engines.wire import GenerateBody
 from gyre.models.load import NANO
 from gyre.proxy.adapters.generic import Generic
@@ -141,7 +141,8 @@ def answered(api: str, session: Session, model: ChatModel, body: bytes, turn: in
     plan = timed(call, "plan", lambda: session.plan(request.asked))
     drawn = answer(model, turn)
     began = thread_time_ns()
-    asked = GenerateRequest(plan.call, plan.full_ids, Sampling(max_tokens=64, seed=1), "x", model.stop_token_ids)
+    packed = PackedIds(plan.context)
+    asked = GenerateRequest(plan.call, packed, Sampling(max_tokens=64, seed=1), "x", model.stop_token_ids)
     GenerateBody.of(asked).model_dump_json()
     call.engine = thread_time_ns() - began
 

@@ -26,6 +26,8 @@ Signature = tuple[tuple[tuple[str, str], ...], str]
 """Ids and names of calls, as a sorted set, and the stripped text."""
 _WALKS = 8
 """Walks remembered: as many conversations may take turns without being walked from their roots."""
+_TAKEN = 256
+"""Calls in the making that are remembered: one that is cancelled is never recorded."""
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -168,6 +170,8 @@ class Histories:
         depth = len(points) - 1
         if depth < len(messages) and points[-1].message is None:
             self._taken[call] = points[-1], messages[depth]
+            while len(self._taken) > _TAKEN:
+                del self._taken[next(iter(self._taken))]
 
     def start(self, root: str, parent: str | None, messages: int) -> Point:
         """The point behind the first `messages` messages of a call's history (None: of no call's)."""

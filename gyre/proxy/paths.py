@@ -19,30 +19,24 @@ class Paths:
 
     def __init__(self) -> None:
         """No call yet."""
-        self._whole: dict[str, bytearray] = {}
-        self._behind: dict[Spot, list[str]] = {}
+        self._whole: dict[str, Int32s] = {}
+        self._behind: dict[Spot, tuple[str, ...]] = {}
 
-    def context(self, tree: trees.Tree, call: str, tokens: int, ids: Int32s) -> Int32s:
-        """The first `tokens` of a call's path, packed, and these ids behind them."""
+    def cut(self, tree: trees.Tree, call: str, tokens: int) -> Int32s:
+        """The first `tokens` of a call's path, packed."""
         whole = self._whole.get(call)
-        if whole is None:
-            return trees.path_ids(tree, call, tokens) + ids
-        with memoryview(whole)[: tokens * _TOKEN_BYTES] as begin:
-            return b"".join((begin, ids))
+        return trees.path_ids(tree, call, tokens) if whole is None else whole[: tokens * _TOKEN_BYTES]
 
     def add(self, tree: trees.Tree, node: trees.Node) -> None:
-        """Take in a new node; a path that it extends to the end is extended, not kept beside it."""
-        parent, prefix = node.parent, node.prefix_tokens
-        whole = self._whole.pop(parent, None) if parent is not None and prefix == tree.nodes[parent].length else None
-        if whole is None:
-            whole = bytearray(self.context(tree, parent, prefix, b"") if parent is not None else b"")
-        whole += node.input_ids
-        whole += node.output_ids
-        self._whole[node.call] = whole
+        """Take in a new node; a path that it extends to the end need not be kept beside it."""
+        prefix = self.cut(tree, node.parent, node.prefix_tokens) if node.parent is not None else b""
+        if node.parent is not None and node.prefix_tokens == tree.nodes[node.parent].length:
+            self._whole.pop(node.parent, None)
+        self._whole[node.call] = b"".join((prefix, node.input_ids, node.output_ids))
         while len(self._whole) > _KEPT:
             del self._whole[next(iter(self._whole))]
-        spot = spot_of(tree, parent, prefix) if parent is not None else (node.system_digest, 0)
-        self._behind.setdefault(spot, []).append(node.call)
+        spot = spot_of(tree, node.parent, node.prefix_tokens) if node.parent is not None else (node.system_digest, 0)
+        self._behind[spot] = (*self._behind.get(spot, ()), node.call)
 
     def share(self, tree: trees.Tree, spot: Spot, ids: Int32s) -> Spot:
         """Go on along other calls' inputs for as long as they hold the same tokens: never along an output."""

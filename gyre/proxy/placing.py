@@ -55,7 +55,7 @@ def placed(
         parent=parent if shared == spot else shared[0],
         prefix_tokens=shared[1],
         prefix_messages=place.messages if place else 0,
-        context=paths.context(tree, place.call, tokens, ids) if place else ids,
+        context=(paths.cut(tree, place.call, tokens) if place else b"") + ids,
         ends=tuple(end + tokens if end >= 0 else -1 for end in increment.ends),
         fallback=fallback,
     )

@@ -18,7 +18,7 @@ MOST = 1 << 20
 _KEPT_BYTES = 1 << 27
 _ITEM_BYTES = 512
 """What is made of an item, about, beside its text."""
-_INNER = 4
+_INNER = 2
 """Parts of items for each token that there may be: what is wrapped around a text can be several."""
 _BLOCK = 64
 """Items compared at once."""

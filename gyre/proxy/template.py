@@ -21,6 +21,7 @@ from gyre.proxy.rendering import MARK, Rendering
 __all__ = ["GENERATE", "ROOT", "Behind", "Increment", "NotAppendOnly", "Template"]
 
 _MANY = 8
+_APART = 4096
 
 
 class NotAppendOnly(Exception):
@@ -149,7 +150,12 @@ class Template:
         return pieces
 
     def _groups(self, behind: Behind, messages: Sequence[Message], *, tools: bool) -> list[Sequence[Message]]:
-        """Cut wherever it is allowed; an empty last group stands for the generation prompt alone."""
+        """Cut wherever it is allowed; an empty last group stands for the generation prompt alone.
+
+        Very many messages stay together: each piece costs a rendering, and nobody goes on from between them.
+        """
+        if len(messages) > _APART:
+            return [messages]
         groups: list[Sequence[Message]] = []
         start, live, following = 0, behind.live, roles_behind(messages)
         roles = [*(message.role for message in messages), GENERATE]

@@ -16,6 +16,7 @@ from gyre.proxy.recall import Recall
 from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
 from tests.proxy.rig import Cell, Rig
+from tests.proxy.templates import drawn
 
 MOST = 4096
 HELLO = {"role": "user", "content": "hello"}
@@ -48,14 +49,14 @@ def test_so_are_more_tools_than_tokens(api: str) -> None:
 
 @pytest.mark.parametrize("api", ITEMS)
 def test_a_full_context_of_short_messages_is_read(api: str) -> None:
-    turns = [HELLO, {"role": "assistant", "content": [{"type": "text", "text": "so"}]}] * (MOST // 4)
+    turns = [HELLO, {"role": "assistant", "content": [{"type": "text", "text": "so"}]}] * (MOST // 8)
     for _ in range(2):
         assert len(parse(api, {ITEMS[api]: turns}).messages) == len(turns)
 
 
 def test_a_long_conversation_may_hold_more_parts_than_one_request_may_bring() -> None:
     """Only what is new is counted: the rest was let in before."""
-    content = [{"type": "text", "text": "x"}] * MOST
+    content = [{"type": "text", "text": "x"}] * (MOST // 2)
     turns: list[Any] = [{"role": "user", "content": f"{number}"} for number in range(64)]
     for _ in range(4):
         turns.append({"role": "user", "content": content})
@@ -123,3 +124,18 @@ def test_many_small_lists_are_bounded_too() -> None:
         recall([f"{number}", "", "", ""])
     assert len(recall._lists) < 40
     assert recall._held <= 1 << 16
+
+
+def test_very_many_messages_that_fit_are_rendered_in_one_piece_and_gone_on_from_behind_their_answer(
+    template: Template,
+) -> None:
+    live = Session("x", 1, template, Limits(1.0, 64, 1 << 20), Generic())
+    many = (Message("user", "up"),) * 5000
+    began = time.process_time()
+    plan = live.plan(Asked(many, (), None))
+    assert time.process_time() - began < 5.0
+    assert list(plan.full_ids) == template.whole(many, ()).ids
+    assert set(plan.message_ends) == {-1}
+    live.add(live.record(plan, drawn(template, plan, "done"), total_seconds=0.0, delivered=True))
+    more = (*many, Message("assistant", "done"), Message("user", "more"))
+    assert live.plan(Asked(more, (), None)).parent == plan.call
