@@ -14,7 +14,7 @@ from rich.table import Table
 from gyre.config import Config
 from gyre.core.plan import Kind
 from gyre.core.staleness import expected_mean
-from gyre.core.theory import MIDPOINT, Continuous, Prediction, Times, predict, recommend, schedules
+from gyre.core.theory import USUAL_BETA, Continuous, Prediction, Times, predict, recommend, schedules
 from services.cli_errors import Errors, fail
 from services.exits import EXIT_FAILED
 
@@ -72,7 +72,7 @@ def plan(  # noqa: PLR0917 - typer reads options from a signature
     latency: Latency = None,
     rate: Rate = None,
     alpha: Alpha = 0.0,
-    beta: Beta = MIDPOINT,
+    beta: Beta = USUAL_BETA,
     staleness: Target = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:

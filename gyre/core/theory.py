@@ -21,8 +21,9 @@ from gyre.core.staleness import (
 
 Bound = Literal["rollout", "training"]
 """What updates wait for: data, or the trainer (then the assumptions fail, and an update takes B / v_T)."""
-MIDPOINT = 0.5
-"""beta where nobody measured it: completions as if spread evenly over the time before the consuming burst."""
+USUAL_BETA = 0.6
+"""beta where nobody measured it: simulations with even and with lognormal durations give 0.59 to 0.64 for phi > 0 and
+0.5 for phi = 0, mu = 4; a tenth more or less moves a step time by less than a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Times:
     alpha: float = 0.0
     """Mean share of the time between publications that has passed at a continuous dispatch, in [0, 1): then staleness
     is compared as interpolated; 0 compares it as runs record it."""
-    beta: float = MIDPOINT
+    beta: float = USUAL_BETA
     """Mean offset of completions from the start of the burst before the consuming one, in bursts."""
 
 

@@ -10,7 +10,22 @@ from tests.services.conftest import Gyre, refusal
 
 def test_json_gives_staleness_depth_and_step_time_with_their_continuous_twins(gyre: Gyre) -> None:
     result = gyre(
-        "plan", "--groups", 4, "--executions", 8, "--mu", 1, "--phi", 1.5, "--latency", 3, "--rate", 4, "--json"
+        "plan",
+        "--groups",
+        4,
+        "--executions",
+        8,
+        "--mu",
+        1,
+        "--phi",
+        1.5,
+        "--latency",
+        3,
+        "--rate",
+        4,
+        "--beta",
+        0.5,
+        "--json",
     )
     found = json.loads(result.stdout)
     assert (found["staleness"], found["depth"], found["depth_executions"]) == (1.5, 10, 80)
