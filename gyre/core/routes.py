@@ -77,7 +77,7 @@ def choose(routes: Routes, execution: str, avoid: AbstractSet[int] = frozenset()
     if held in candidates:
         return held
     counts = Counter(routes.assigned.values())
-    return _least_loaded(candidates, counts) if held is None else _onward(candidates, counts)
+    return _least_loaded(candidates, counts) if held is None else onward(candidates, counts)
 
 
 def moves(routes: Routes) -> tuple[RouteMoved, ...]:
@@ -93,7 +93,7 @@ def moves(routes: Routes) -> tuple[RouteMoved, ...]:
     for execution, held in routes.assigned.items():
         if held in serving or execution in routes.closing:
             continue
-        index = _onward(serving, counts)
+        index = onward(serving, counts)
         if index is None:
             break
         counts[index] += 1
@@ -110,12 +110,12 @@ def vacated(routes: Routes, index: int) -> bool:
     )
 
 
-def _least_loaded(candidates: Mapping[int, Cell], counts: Counter[int]) -> int | None:
+def _least_loaded(candidates: Mapping[int, Cell], counts: Mapping[int, int]) -> int | None:
     """By assigned executions per place of capacity; the highest index wins a tie."""
     return min(candidates, key=lambda index: (counts[index] / candidates[index].capacity, -index), default=None)
 
 
-def _onward(candidates: Mapping[int, Cell], counts: Counter[int]) -> int | None:
+def onward(candidates: Mapping[int, Cell], counts: Mapping[int, int]) -> int | None:
     """The highest index that has room; where none has, the least loaded: requests in excess wait there."""
     roomy = [index for index, cell in candidates.items() if counts[index] < cell.capacity]
     return max(roomy) if roomy else _least_loaded(candidates, counts)
