@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gyre.config import Config
-from services import cli_inspect, cli_log, cli_plan, cli_plot, cli_regrade
+from services import cli_compare, cli_inspect, cli_log, cli_plan, cli_plot, cli_regrade, cli_simulate
 from services.cli_errors import Errors, fail
 
 app = typer.Typer(
@@ -33,7 +33,14 @@ Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs."
 
 
 app.add_typer(cli_log.app, name="log")
-for command in (*cli_inspect.COMMANDS, *cli_regrade.COMMANDS, *cli_plan.COMMANDS, *cli_plot.COMMANDS):
+for command in (
+    *cli_inspect.COMMANDS,
+    *cli_regrade.COMMANDS,
+    *cli_compare.COMMANDS,
+    *cli_plan.COMMANDS,
+    *cli_plot.COMMANDS,
+    *cli_simulate.COMMANDS,
+):
     app.command()(command)
 app.command("eval")(cli_inspect.evaluate)
 
@@ -85,7 +92,10 @@ def resume(
 @app.command()
 def serve(
     service: Annotated[
-        str, typer.Argument(help="scheduler, runner, proxy, builder, evaluator, admission, packer, examiner or cell.")
+        str,
+        typer.Argument(
+            help="scheduler, runner, proxy, builder, evaluator, admission, packer, examiner, cell or analytics."
+        ),
     ],
     folder: Annotated[Path, typer.Option(help="Folder of the run.")],
     cell: Annotated[int | None, typer.Option(help="Which cell to be.", min=0)] = None,

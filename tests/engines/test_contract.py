@@ -1,4 +1,4 @@
-"""What every engine does, over the torch engine, the scripted twin, and each of them behind HTTP."""
+"""What every engine does, over the torch engine, the scripted and the modelled one, and each of them behind HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,6 +9,7 @@ import pytest
 from aiohttp.test_utils import unused_port
 from aiohttp.web import TCPSite
 
+from gyre.engines.modelled import ModelledEngine, Pace
 from gyre.engines.port import (
     ContextOverflow,
     Engine,
@@ -35,6 +36,8 @@ def counting(request: GenerateRequest) -> Line:
 
 
 def local(kind: str, llama: Callable[..., Any]) -> Engine:
+    if kind == "modelled":
+        return ModelledEngine(range(1, 90), Pace(token_seconds=3e-3, idle_gain=0.4), rows=8, context=CONTEXT)
     return TorchEngine(llama(0)) if kind == "torch" else ScriptedEngine(counting, context=CONTEXT)
 
 
@@ -49,7 +52,7 @@ async def served(engine: Generator) -> AsyncIterator[RemoteEngine]:
     await runner.cleanup()
 
 
-@pytest.fixture(params=["torch", "scripted"])
+@pytest.fixture(params=["torch", "scripted", "modelled"])
 async def engine(request: pytest.FixtureRequest, llama: Callable[..., Any]) -> AsyncIterator[Engine]:
     engine = local(request.param, llama)
     yield engine

@@ -41,7 +41,7 @@ BATCH = (
 
 
 def trainer(waits: list[float] | None = None) -> ModelledTrainer:
-    wait = [].append if waits is None else waits.append
+    wait = ([] if waits is None else waits).append
     return ModelledTrainer(AdamSettings(learning_rate=0.1), batch_seconds=20.0, update_seconds=3.0, wait=wait)
 
 
