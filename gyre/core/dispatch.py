@@ -6,23 +6,24 @@ from gyre.core.plan import Plan, execution_name, group_name
 from schemas.dispatch import ExecutionDispatched, GroupDispatched
 
 
-def next_dispatch(
-    state: Dispatch, plan: Plan, quota: int, version: int
-) -> GroupDispatched | ExecutionDispatched | None:
-    """What is missing until `quota` groups are dispatched whole, one event at a time; None: nothing is."""
-    if state.dispatched < state.groups * plan.size:
-        group, index = divmod(state.dispatched, plan.size)
-        execution = execution_name(group, index)
-        return ExecutionDispatched(
-            execution=execution,
-            group=group_name(group),
-            task=state.task,
-            index=index,
-            version=state.version,
-            seed=plan.execution_seed(execution),
-        )
-    if state.groups >= quota:
+def next_execution(plan: Plan, state: Dispatch) -> ExecutionDispatched | None:
+    """The next execution of the newest group, while that is not dispatched whole."""
+    if state.dispatched >= state.groups * plan.size:
         return None
+    group, index = divmod(state.dispatched, plan.size)
+    execution = execution_name(group, index)
+    return ExecutionDispatched(
+        execution=execution,
+        group=group_name(group),
+        task=state.task,
+        index=index,
+        version=state.version,
+        seed=plan.execution_seed(execution),
+    )
+
+
+def next_group(plan: Plan, state: Dispatch, version: int) -> GroupDispatched:
+    """The next group; `version` is the published one."""
     return GroupDispatched(
         group=group_name(state.groups),
         index=state.groups,

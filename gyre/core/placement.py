@@ -44,7 +44,9 @@ def relieve(plan: Plan, state: Scheduler) -> Decision | None:
 
 def count_supply(plan: Plan, state: Scheduler) -> Decision | None:
     """The supply is there and a cell could use it: it now has to hold for tau."""
-    if state.supply.timer or not supplied(plan, state):
+    counts = state.dispatch
+    nothing = not counts.ready and counts.assigned <= state.steps * plan.groups
+    if state.supply.timer or nothing or not supplied(plan, state):
         return None
     if next_to_train(state.cells, plan.cells) is None or not training_open(plan, state):
         return None
@@ -54,7 +56,7 @@ def count_supply(plan: Plan, state: Scheduler) -> Decision | None:
 
 def train_next(plan: Plan, state: Scheduler) -> Decision | None:
     """The next cell goes to training: the supply has held for tau, and what remains covers w."""
-    if not state.supply.fired:
+    if not state.supply.fired or state.dispatch.waterlevel >= state.cells.capacity:
         return None
     cell = next_to_train(state.cells, plan.cells)
     if cell is None or not training_open(plan, state):
@@ -94,7 +96,9 @@ def man_trainers(plan: Plan, state: Scheduler) -> Decision | None:
 
 def rest(_: Plan, state: Scheduler) -> Decision | None:
     """A cell whose transition was rolled back rests before it is asked again."""
-    timer = retry_due(state.cells) if state.cells.failed else None
+    if not state.cells.failed:
+        return None
+    timer = retry_due(state.cells)
     return say(state, ("timer",), timer, timer.timer) if timer else None
 
 

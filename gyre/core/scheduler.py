@@ -8,10 +8,11 @@ one kind of schedule from another.
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Literal
 
 from gyre.core import placement
 from gyre.core.decider import Decider, Decision
-from gyre.core.dispatch import next_cancellation, next_dispatch, next_launch
+from gyre.core.dispatch import next_cancellation, next_execution, next_group, next_launch
 from gyre.core.plan import Kind, Plan
 from gyre.core.roles import CORE, satellites_home
 from gyre.core.scheduler_state import (
@@ -25,23 +26,30 @@ from gyre.core.scheduler_state import (
     say,
     whole,
 )
-from schemas.dispatch import CancellationRequested, GroupDispatched, LaunchGranted
+from schemas.dispatch import CancellationRequested, LaunchGranted
 from schemas.runs import EvaluationStarted, RunFinished
 from schemas.training import BurstEnded
 
 Rule = Callable[[Plan, Scheduler], Decision | None]
+When = Literal["within", "between", "after"]
+"""A burst is on; its last update is done, but its end is not said; the last one has ended."""
 
 
 def scheduler(plan: Plan) -> Decider[Scheduler]:
     """The decider of one run."""
-    return Decider(initial(plan), partial(decide, plan), partial(evolve, plan))
+    return Decider(initial(plan), partial(decide, plan, _rules(plan)), partial(evolve, plan))
 
 
-def decide(plan: Plan, state: Scheduler) -> tuple[Decision, ...]:
+def decide(plan: Plan, rules: Mapping[When, tuple[Rule, ...]], state: Scheduler) -> tuple[Decision, ...]:
     """The next commit that is due, if any is."""
     if state.phase != "running":
         return ()
-    for rule in RULES[plan.kind][burst_done(plan, state)]:
+    when: When = "within"
+    if state.bursts == plan.bursts:
+        when = "after"
+    elif state.steps > state.bursts * plan.mu and burst_done(plan, state):
+        when = "between"
+    for rule in rules[when]:
         decision = rule(plan, state)
         if decision is not None:
             return (decision,)
@@ -50,9 +58,7 @@ def decide(plan: Plan, state: Scheduler) -> tuple[Decision, ...]:
 
 def _evaluate(plan: Plan, state: Scheduler) -> Decision | None:
     """A due evaluation begins once every cell has come, and after a burst once the core serves again."""
-    if not plan.evaluation_episodes or not evaluation_due(plan, state):
-        return None
-    if state.cells.moving or not whole(plan, state):
+    if not evaluation_due(plan, state) or state.cells.moving or not whole(plan, state):
         return None
     core = state.cells.at(CORE)
     if plan.kind != "async" and (core is None or not core.serves):
@@ -64,17 +70,20 @@ def _evaluate(plan: Plan, state: Scheduler) -> Decision | None:
 
 def _dispatch(plan: Plan, state: Scheduler) -> Decision | None:
     """Groups up to what is due by now, one commit for the group and one for each execution."""
-    event = next_dispatch(state.dispatch, plan, groups_due(plan, state), state.version)
-    if event is None or held(plan, state):
+    if held(plan, state):
         return None
-    if isinstance(event, GroupDispatched):
-        return say(state, ("group", event.group), event, event.group)
-    return say(state, ("execution", event.execution, "dispatched"), event, event.execution)
+    execution = next_execution(plan, state.dispatch)
+    if execution is not None:
+        return say(state, ("execution", execution.execution, "dispatched"), execution, execution.execution)
+    if state.dispatch.groups >= groups_due(plan, state):
+        return None
+    group = next_group(plan, state.dispatch, state.version)
+    return say(state, ("group", group.group), group, group.group)
 
 
 def _cancel(_: Plan, state: Scheduler) -> Decision | None:
     """The surplus of a group that has N valid scores is told to end."""
-    execution = next_cancellation(state.dispatch) if state.dispatch.closing else None
+    execution = next_cancellation(state.dispatch)
     if execution is None:
         return None
     return say(state, ("execution", execution, "cancel"), CancellationRequested(execution=execution), execution)
@@ -103,9 +112,7 @@ def _finish(plan: Plan, state: Scheduler) -> Decision | None:
     """Everything dispatched has terminated, everything trained is published, everything published is evaluated."""
     counts = state.dispatch
     everything = plan.total_groups * plan.size
-    if state.bursts != plan.bursts or not counts.dispatched == counts.terminated == everything:
-        return None
-    if state.evaluating or evaluation_due(plan, state):
+    if not counts.dispatched == counts.terminated == everything or state.evaluating or evaluation_due(plan, state):
         return None
     event = RunFinished(
         steps=state.steps, dispatched=counts.dispatched, launched=counts.launched, terminated=counts.terminated
@@ -113,31 +120,31 @@ def _finish(plan: Plan, state: Scheduler) -> Decision | None:
     return say(state, ("run",), event, "run")
 
 
-def _kind(
-    first: tuple[Rule, ...] = (),
-    before_launch: tuple[Rule, ...] = (),
-    within: tuple[Rule, ...] = (),
-    between: tuple[Rule, ...] = (),
-) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
-    """The rules within a burst and between two, what is due first coming first."""
-    return (
-        (*first, _evaluate, _dispatch, _cancel, *before_launch, _launch, *within, placement.rest, _finish),
-        (*first, _dispatch, _cancel, _launch, *between, _end_burst, placement.rest),
-    )
-
-
-RULES: Mapping[Kind, tuple[tuple[Rule, ...], tuple[Rule, ...]]] = {
-    "elastic": _kind(
-        first=(placement.return_core,),
-        within=(placement.relieve, placement.train_next, placement.count_supply),
-        between=(placement.return_satellites, placement.relieve),
-    ),
-    "colocate": _kind(
-        first=(placement.return_core,),
-        before_launch=(placement.follow_pool,),
-        within=(placement.train_pool, placement.count_supply),
-        between=(placement.return_satellites,),
-    ),
-    "async": _kind(first=(placement.man_trainers,)),
+_PLACEMENT: Mapping[Kind, Mapping[When, tuple[Rule, ...]]] = {
+    "elastic": {
+        "within": (placement.relieve, placement.train_next, placement.count_supply),
+        "between": (placement.return_satellites, placement.relieve),
+        "after": (placement.relieve,),
+    },
+    "colocate": {
+        "within": (placement.train_pool, placement.count_supply),
+        "between": (placement.return_satellites,),
+        "after": (),
+    },
+    "async": {"within": (), "between": (), "after": ()},
 }
-"""Which are asked by each kind, while a burst is on and when its last update is done but its end is not said."""
+"""What of the roles is due once nothing can be launched."""
+
+
+def _rules(plan: Plan) -> Mapping[When, tuple[Rule, ...]]:
+    """The rules that such a plan may ever need, what is due first coming first."""
+    roles = _PLACEMENT[plan.kind]
+    first = (placement.man_trainers if plan.kind == "async" else placement.return_core,)
+    evaluation = (_evaluate,) if plan.evaluation_episodes else ()
+    surplus = (_cancel,) if plan.oversample else ()
+    pool = (placement.follow_pool,) if plan.kind == "colocate" else ()
+    return {
+        "within": (*first, *evaluation, _dispatch, *surplus, *pool, _launch, *roles["within"], placement.rest),
+        "between": (*first, _dispatch, *surplus, _launch, *roles["between"], _end_burst, placement.rest),
+        "after": (*first, *evaluation, _dispatch, *surplus, _launch, *roles["after"], placement.rest, _finish),
+    }
