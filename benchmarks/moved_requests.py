@@ -28,8 +28,8 @@ WAYS = {"handoff": 2.0, "recompute": 0.0}
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Of sorted values, the smallest that so many of them do not exceed."""
-    return values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
+    """Of sorted values, the smallest that so many of them do not exceed; 0 of none."""
+    return values[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
 async def piece(arguments: argparse.Namespace, handoff_seconds: float) -> Verdict:
