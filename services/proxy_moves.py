@@ -81,7 +81,7 @@ class Moves:
     async def settle(self, execution: str) -> None:
         """Wait until the execution's cache is where its route points, or cannot be had."""
         while (taking := self._take(execution)) is not None:
-            await asyncio.shield(taking)
+            await asyncio.wait((taking,))  # gives way even where it is done, so that `_taken` is heard of it
 
     async def close(self) -> None:
         """Let go of everything; what the log does not take at once is said by the next proxy's moves."""
