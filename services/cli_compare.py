@@ -69,7 +69,7 @@ def draw(done: "Comparison", console: Console) -> None:
     real = speedups({kind: each.found for kind, each in done.items()})
     virtual = speedups({kind: each.simulated for kind, each in done.items()})
     table = Table("schedule", title="Equal cells, equal executions, equal mean staleness", title_justify="left")
-    for name in ("E[d]", "in use", "seconds", "simulated", "elastic is faster", "simulated"):
+    for name in ("staleness", "in use", "seconds", "simulated", "elastic is faster", "simulated"):
         table.add_column(name, justify="right")
     for kind, each in done.items():
         found, simulated = each.found, each.simulated

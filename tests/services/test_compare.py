@@ -1,9 +1,11 @@
 """What a comparison runs and simulates; the real thing is in tests/e2e."""
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from gyre.config import Config
 from gyre.core.staleness import boundary_mean, expected_mean
@@ -11,7 +13,8 @@ from gyre.errors import ConfigError
 from gyre.harnesses.stub.workload import tokens_of
 from schemas.dispatch import LaunchGranted
 from schemas.runs import RunFinished
-from services.compare import Gauge, describe, simulated_of, speedups, variants
+from services.cli_compare import draw, told
+from services.compare import Compared, Comparison, Found, Gauge, describe, simulated_of, speedups, variants
 from services.counterpart import StubWork, stub_options
 from tests.services.conftest import Gyre, refusal
 
@@ -106,3 +109,27 @@ def test_the_command_refuses_before_anything_starts(gyre: Gyre, tmp_path: Path) 
 def _simulate_all(config: Config) -> None:
     for each in variants(config).values():
         simulated_of(each)
+
+
+def test_the_table_sets_real_and_simulated_side_by_side() -> None:
+    delays = {"launch": {"count": 64, "p50": 0.042, "p95": 0.128}}
+    seconds = {"elastic": (66.0, 60.0), "async": (95.7, 90.0), "colocate": (79.2, 72.0)}
+    done: Comparison = {
+        kind: Compared(
+            each, each.run.name, Found(seconds[kind][0], 0.8, 0.75), Found(seconds[kind][1], 0.8, 0.75), delays
+        )
+        for kind, each in variants(example("run.name=c")).items()
+    }
+    console = Console(record=True, width=160, file=StringIO())
+    draw(done, console)
+    lines = console.export_text().splitlines()
+    row = next(line for line in lines if "async" in line)
+    assert "95.7" in row
+    assert "90.0 (+6.3%)" in row
+    assert "1.450x" in row
+    assert "1.500x (-3.3%)" in row
+    assert any("launch" in line and "42" in line and "128" in line for line in lines)
+    as_data = told(done)
+    assert as_data["schedules"]["async"] == {"seconds": 95.7, "utilisation": 0.8, "staleness": 0.75}
+    assert as_data["speedups"] == pytest.approx({"async": 1.45, "colocate": 1.2})
+    assert as_data["simulated_speedups"] == pytest.approx({"async": 1.5, "colocate": 1.2})
