@@ -176,12 +176,13 @@ class Telling(Warehouse):
 
 
 def sink(folder: Path, target: str) -> None:
-    """The process that is killed: fills the warehouse, then says its seconds and its peak memory."""
+    """The process that is killed: fills the warehouse, then says its seconds, peak memory and processor seconds."""
     log = Source(RUN, FileLog(folder / "EV"), FileLog(folder / "CALL"), Blobs(folder, durable=False), None)
-    began = time.perf_counter()
+    began, before = time.perf_counter(), time.process_time()
     asyncio.run(catch_up(Telling(target), log))
-    seconds = time.perf_counter() - began
-    print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]), flush=True)
+    seconds, used = time.perf_counter() - began, time.process_time() - before
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps([seconds, peak_mb, used]), flush=True)
 
 
 def run(folder: Path, target: Path, kill_at: int | None, chance: random.Random) -> tuple[int, list[float] | None]:
@@ -272,6 +273,7 @@ def measure(events: int, kills: int) -> dict[str, Any]:
             "differences": wrong,
             "events_per_second": round(rows / figures[0]),
             "peak_mb": round(figures[1]),
+            "processor_us_per_event": round(figures[2] / rows * 1e6, 1),
             "megabytes": round(
                 sum(each.stat().st_size for each in (folder / "whole").rglob("*") if each.is_file()) / 1e6
             ),

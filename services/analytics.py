@@ -26,7 +26,7 @@ TARGET = "GYRE_WAREHOUSE"
 """Environment variable: a folder or a URL. A URL may hold a password, so that it has no place in a configuration."""
 FOLDER = "warehouse"
 """Beside the run's log, if nothing else is said."""
-ROWS, BYTES = 16_384, 8 << 20
+ROWS, BYTES = 32_000, 16 << 20
 """A batch is full at either. Every message has a row, so it spans fewer sequences than `tables.DOUBTFUL_SEQUENCES`."""
 LINGER_SECONDS = 2.0
 """How long a batch that is not full waits for more."""

@@ -14,7 +14,7 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from gyre.errors import GyreError
-from gyre.warehouse import tables, views
+from gyre.warehouse import rows, tables, views
 from schemas.speakers import Stream
 
 LOCK = "gyre.lock"
@@ -71,9 +71,16 @@ class Warehouse:
         return str(found[0][0]) if found else ""
 
     def insert(self, lines: Sequence[bytes]) -> None:
-        """Write rows, as `rows.lines` gives them; writing them again changes nothing."""
+        """Write rows, as `rows.lines` gives them; writing them again changes nothing.
+
+        Each type is written by itself, which is what makes it cheap; a batch may be there in part if it is cut short.
+        """
+        by_kind: dict[bytes, list[bytes]] = {}
+        for line in lines:
+            by_kind.setdefault(rows.kind_of(line), []).append(line)
         with self._answered():
-            self._opened().raw_insert(tables.STORED, insert_block=b"\n".join(lines), fmt="JSONEachRow")
+            for each in by_kind.values():
+                self._opened().raw_insert(tables.STORED, insert_block=b"\n".join(each), fmt="JSONEachRow")
 
     def query(self, sql: str, parameters: Mapping[str, Any], form: str) -> bytes:
         """Ask, without any right to write; `form` is ClickHouse's name of a format. Raises `QueryRefused`."""
@@ -85,9 +92,17 @@ class Warehouse:
             return found
 
     def release(self) -> None:
-        """Let others have the folder; the next use takes it again. A server's connection stays."""
-        if self.embedded:
-            self.close()
+        """Let others have the folder; the next use takes it again. A server's connection stays.
+
+        Where a type has many parts, some are merged first: between short uses nobody else would do it.
+        """
+        if not self.embedded:
+            return
+        if self._writer is not None:
+            for (partition,) in self._rows(tables.crowded_query(tables.PARTS_MOST)):
+                with self._answered():
+                    self._opened().command(f"OPTIMIZE TABLE {tables.STORED} PARTITION ID '{partition}'")
+        self.close()
 
     def close(self) -> None:
         """Let go of the engine."""

@@ -32,9 +32,10 @@ COLUMNS = {
 CREATE_STORED = (
     f"CREATE TABLE IF NOT EXISTS {STORED} ("
     + ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
-    + ") ENGINE = ReplacingMergeTree ORDER BY (run, type, stream, sequence, `index`)"
+    + ") ENGINE = ReplacingMergeTree PARTITION BY type ORDER BY (run, type, stream, sequence, `index`)"
 )
-"""By type first: a view of few events does not read the many of other types."""
+"""A body has a column for each field that any event of its part has, so that each type has parts of its own: they are
+dense, cheap to write and to merge, and a view of few events does not read the many of other types."""
 
 CREATE_EVENTS = (
     f"CREATE OR REPLACE VIEW events AS SELECT *, fromUnixTimestamp64Nano(ns, 'UTC') AS time FROM {STORED} FINAL"
@@ -42,6 +43,18 @@ CREATE_EVENTS = (
 
 DOUBTFUL_SEQUENCES = 1 << 15
 """A batch never spans more; so a batch that was cut short lies within as many sequences of the last one."""
+
+
+PARTS_MOST = 12
+"""Parts of one type beyond which some are merged before a folder is let go."""
+
+
+def crowded_query(most: int) -> str:
+    """SQL for the partitions that have more parts than that."""
+    return (
+        "SELECT partition_id FROM system.parts WHERE active AND database = currentDatabase() "
+        f"AND table = '{STORED}' GROUP BY partition_id HAVING count() > {most}"
+    )
 
 
 def position_query(run: str, stream: Stream) -> str:

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from gyre.warehouse import tables
 from gyre.warehouse.clickhouse import QueryRefused, Warehouse, WarehouseAway
+from gyre.warehouse.rows import lines
+from schemas.runs import TimerFired
 from tests.warehouse.stand_in import free_port, stand_in
-from tests.warehouse.told import healthy, messages, rows
+from tests.warehouse.told import committed, healthy, messages, rows
 
 
 @pytest.fixture(scope="module", params=["folder", "server"])
@@ -103,3 +106,16 @@ def test_a_folder_is_waited_for_while_another_uses_it(tmp_path: Path) -> None:
     assert found == [16]
     assert one.position("shared", "CALL") == 16
     one.close()
+
+
+def test_a_folder_that_is_let_go_after_every_batch_does_not_fall_into_ever_more_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "PARTS_MOST", 3)
+    warehouse = Warehouse(str(tmp_path))
+    for sequence in range(1, 11):
+        warehouse.insert(lines("parts", "EV", sequence, "ev", committed("parts", sequence, TimerFired(timer="t"))))
+        warehouse.release()
+    assert warehouse.query(tables.crowded_query(3), {}, "CSV") == b""
+    assert warehouse.position("parts", "EV") == 10
+    warehouse.close()
