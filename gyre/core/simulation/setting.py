@@ -23,6 +23,8 @@ class Timings:
     """From the last score of a group to its readiness for a batch."""
     evaluation: float = 0.0
     """One evaluation on held-out tasks."""
+    commit: float = 0.0
+    """From one commit of the scheduler to its next: what is due waits for its turn."""
     claim: float = 0.0
     """From a cell's completion of a micro-step to its next claim."""
 

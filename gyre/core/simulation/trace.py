@@ -13,7 +13,9 @@ from typing import Literal
 from gyre.core.simulation.setting import Timings, latency
 from gyre.core.simulation.workload import Job
 
-Measure = Literal["to_train", "to_rollout", "update", "publication", "launch", "admission", "evaluation", "claim"]
+Measure = Literal[
+    "to_train", "to_rollout", "update", "publication", "launch", "admission", "evaluation", "claim", "commit"
+]
 """Durations that a log tells, named as in `Timings`."""
 MEASURES: tuple[Measure, ...] = (
     "to_train",
@@ -24,6 +26,7 @@ MEASURES: tuple[Measure, ...] = (
     "admission",
     "evaluation",
     "claim",
+    "commit",
 )
 
 

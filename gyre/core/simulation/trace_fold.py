@@ -75,6 +75,8 @@ class TraceFold:
         """The latest update, or a satellite's return after it."""
         self._asked: dict[str, float] = {}
         self._evaluating = 0.0
+        self._said = 0.0
+        """The latest commit about a group that is being dispatched."""
         self._places: dict[int, int] = {}
         """Serving cell -> its places."""
         self._capacity: dict[int, int] = {}
@@ -155,9 +157,12 @@ class TraceFold:
 
     def _group(self, event: GroupDispatched) -> None:
         self._groups[event.group] = event.index
+        self._said = self._now
 
     def _dispatch(self, event: ExecutionDispatched) -> None:
         self._executions[event.execution] = _Execution(self._groups[event.group], event.index)
+        self._took("commit", self._now - self._said)  # it was due as soon as the one before was said
+        self._said = self._now
 
     def _grant(self, event: LaunchGranted) -> None:
         self._begin()

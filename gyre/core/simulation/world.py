@@ -54,6 +54,8 @@ class World:
         self._state = self._decider.initial
         self._settled: Scheduler | None = None
         """The state in which nothing was due."""
+        self._resting = False
+        """Whether the scheduler is still at its latest commit."""
         self._sequence = 0
         self._updates: list[float] = []
         self._staleness: list[int] = []
@@ -110,14 +112,21 @@ class World:
         return sequence
 
     def _settle(self) -> None:
-        """Say what is due until nothing is; then the engines know their load."""
+        """Say what is due until nothing is, or until the scheduler has to rest; then the engines know their load."""
         while True:
-            events = self._due() or self._training.due()
+            events = () if self._resting else self._due()
+            if events and self._setting.timings.commit > 0.0:
+                self._resting = True
+                self.agenda.after(self._setting.timings.commit, self._rested)
+            events = events or self._training.due()
             for event in events:
                 self.tell(event)
             if not events and not self._training.claim():
                 break
         self._fleet.settle()
+
+    def _rested(self) -> None:
+        self._resting = False
 
     def _due(self) -> tuple[Event, ...]:
         if self._state is self._settled:

@@ -13,7 +13,9 @@ from gyre.core.simulation.world import simulate
 from schemas.dispatch import ExecutionTerminated
 from tests.core.simulation.small import Fixed, plan, told
 
-TIMINGS = Timings(to_train=0.7, to_rollout=0.4, update=1.5, publication=0.3, launch=0.2, admission=0.1, claim=0.05)
+TIMINGS = Timings(
+    to_train=0.7, to_rollout=0.4, update=1.5, publication=0.3, launch=0.2, admission=0.1, claim=0.05, commit=0.01
+)
 
 
 def sampled(setting: Setting, seed: int) -> Sampled:
@@ -33,6 +35,7 @@ def test_a_trace_holds_what_each_duration_was() -> None:
     assert measured.publication == pytest.approx(0.3)
     assert measured.launch == pytest.approx(0.2)
     assert measured.claim == pytest.approx(0.05)
+    assert measured.commit == pytest.approx(0.01)
     assert found.step_cost(found.updates[-1]) == (0.0, pytest.approx(0.5))
 
 
