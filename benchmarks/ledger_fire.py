@@ -42,10 +42,10 @@ from services.source import open_source
 
 RATIO = 3.0
 """Mean time between kills in units of a restart and a step, at least."""
-AIMED = 3.6
+AIMED = 3.4
 GRADIENTS, WEIGHTS = 1e-5, 1e-2
 CORE_KILLS = 3
-FIRST_RESTART, FIRST_STEP = 6.0, 3.0  # seconds, until something was measured
+FIRST_STEP = 3.0  # seconds, until one was measured
 
 
 @dataclass
@@ -62,6 +62,10 @@ class Fire:
     """From BatchOpened to OptimizerStepped, undisturbed or not, seconds."""
     members: Counter[int] = field(default_factory=Counter)
     """Cells in a sum -> reductions opened with so many."""
+    began: float = 0.0
+    """Monotonic seconds."""
+    first_start: float = 0.0
+    """From the beginning to the first registration of a cell, seconds: what a restart may take here."""
     dead: dict[int, float] = field(default_factory=dict)
     deck: list[int] = field(default_factory=list)
     lit: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,7 +81,7 @@ class Fire:
     @property
     def pause(self) -> float:
         """Mean seconds to the next kill."""
-        return AIMED * (fmean(self.restarts or [FIRST_RESTART]) + fmean(self.steps or [FIRST_STEP]))
+        return AIMED * (fmean(self.restarts or [self.first_start]) + fmean(self.steps or [FIRST_STEP]))
 
 
 async def watch(fire: Fire, bus: Bus) -> None:
@@ -87,6 +91,8 @@ async def watch(fire: Fire, bus: Bus) -> None:
         async for stored in log:
             now = time.monotonic()
             for event in stored.commit.events if stored.commit else ():
+                if isinstance(event, CellRegistered):
+                    fire.first_start = fire.first_start or now - fire.began
                 if isinstance(event, CellRegistered) and event.cell in fire.dead:
                     fire.restarts.append(now - fire.dead.pop(event.cell))
                 elif isinstance(event, BatchOpened):
@@ -99,13 +105,14 @@ async def watch(fire: Fire, bus: Bus) -> None:
 
 
 async def burn(fire: Fire, folder: Path, interval: float) -> None:
-    """Kill for ever; a cell that is not there yet is spared."""
+    """Kill for ever, on a busy machine not faster than cells come back; one that is not back yet is spared."""
     await fire.lit.wait()
     while True:
-        await asyncio.sleep((interval or fire.pause) * fire.chance.uniform(0.5, 1.5))
+        mean = max(interval, fmean(fire.restarts or [0.0])) if interval else fire.pause
+        await asyncio.sleep(mean * fire.chance.uniform(0.5, 1.5))
         cell = fire.victim()
         pid = cells(folder).get(cell)
-        if pid is not None:
+        if pid is not None and cell not in fire.dead:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 fire.kills.append((time.monotonic(), cell))
@@ -164,6 +171,7 @@ async def trained(opened: Opened, fire: Fire, options: argparse.Namespace) -> di
         str(opened.folder.parent),
         "--json",
     ]
+    fire.began = time.monotonic()
     run = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, env=os.environ | {VARIABLE: options.failpoints}
     )
@@ -244,7 +252,7 @@ def show(report: dict[str, Any]) -> None:
 def main() -> int:
     """Exit code 1 if anything is not as it must be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--cells", type=int, default=3)
     parser.add_argument("--groups", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
