@@ -149,6 +149,8 @@ class World:
     steps: int = 0
     version: int = 0
     bursts: int = 0
+    between: bool = False
+    """The burst's last update is done, and the core was neither retained nor asked to train again."""
     evaluating: runs.EvaluationStarted | None = None
     finished: runs.RunFinished | None = None
     births: int = 0
@@ -217,7 +219,7 @@ class World:
 
     def _training(self) -> Iterator[Callable[[], None]]:
         core = self.places.get(0)
-        trains = core is not None and core.role == "train" and core.asked is None
+        trains = core is not None and core.role == "train" and core.asked is None and not self.between
         if self.waiting and len(self.batch) < self.plan.groups and (trains or self.eager) and self._gathered():
             yield self._assign
         last = min((self.bursts + 1) * self.plan.mu, self.plan.steps)
@@ -256,6 +258,7 @@ class World:
         place.asked = None
         if well:
             place.role = asked.to
+            self.between = self.between and not (asked.cell == 0 and asked.to == "train")
             self.tell(completed(asked))
             self.tell(completed(asked))  # said twice: no effect
         else:
@@ -323,6 +326,7 @@ class World:
     def _step(self) -> None:
         self.steps += 1
         self.batch = []
+        self.between = self.steps == min((self.bursts + 1) * self.plan.mu, self.plan.steps)
         self.tell(stepped(self.steps))
 
     def _publish(self) -> None:
@@ -362,8 +366,9 @@ class World:
                 self.timers.append(timer)
             case runs.EvaluationStarted():
                 self.evaluating = event
-            case training.BurstEnded():
+            case training.BurstEnded(retained=retained):
                 self.bursts += 1
+                self.between = self.between and not retained
             case runs.RunFinished():
                 self.finished = event
 

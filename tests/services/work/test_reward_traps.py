@@ -134,8 +134,7 @@ async def test_a_score_depends_on_nothing_but_the_state(run: Any) -> None:
         ("completed", "agent", 0, 0.1),
         ("failed", "agent", 137, 9.0),
         ("timeout", "agent", None, 86400.0),
-        ("cancelled", "closing", -15, 3.0),
-    ]
+    ]  # whoever was cancelled is not scored: its group has all it needs
     for index, (reason, stage, code, seconds) in enumerate(endings):
         event = ExecutionTerminated(
             execution=f"x0-{index}", group="g0", task="job", reason=reason, stage=stage, exit_code=code,
