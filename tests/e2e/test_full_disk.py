@@ -69,8 +69,9 @@ async def test_a_disk_that_fills_up_ends_the_run_which_goes_on_once_there_is_roo
         ballast = await asyncio.to_thread(fill, disk)
         async with asyncio.timeout(30):
             assert await first.end() == (EXIT_FULL, "")
-        assert "MiB free" in first.lines[-1]
-        assert first.lines[-1].endswith(f"make room, then `gyre resume {opened.run}` goes on from its log")
+        said = first.lines[-1]  # by the watch over the disk, or by the service that met it first
+        assert "MiB free" in said or "No space left on device" in said
+        assert said.endswith(f"make room, then `gyre resume {opened.run}` goes on from its log")
         assert not [line for line in first.lines if "Traceback" in line]
         assert not processes(opened.folder)
 
