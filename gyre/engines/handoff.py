@@ -2,11 +2,20 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from gyre.engines.blocks import KvBlocks, KvSequence
-from gyre.engines.port import Engine, EngineError, EngineUnavailable, KvRefused
+from gyre.engines.port import (
+    Engine,
+    EngineError,
+    EngineUnavailable,
+    GenerateRequest,
+    Health,
+    KvRefused,
+    RequestRefused,
+    check_context,
+)
 from gyre.engines.remote import RemoteEngine
 
 Result = TypeVar("Result")
@@ -115,14 +124,17 @@ class Pins:
 
 
 class Remembered:
-    """The `Engine`'s side of a handoff for one that computes nothing: the last history of each key stands for a cache.
+    """What engines that compute nothing share: their standing, and a handoff for which the last history stands.
 
-    Who inherits keeps `_seen`, `_version` and `_down` up to date, and clears with `_forget`.
+    Who inherits keeps `_seen`, `_flights`, `_version` and `_down` up to date, and clears with `_forget`.
     """
 
-    def __init__(self, version: int) -> None:
-        """Nothing is remembered yet."""
-        self._version = version
+    _flights: Mapping[str, object]
+    """Request id -> a request in flight."""
+
+    def __init__(self, version: int, context: int) -> None:
+        """Nothing is remembered yet; `context` is the longest prompt + output, tokens."""
+        self._version, self._context = version, context
         self._down = ""
         self._seen: dict[str, bytes] = {}
         """Cache key -> the packed token ids of its last history."""
@@ -132,6 +144,20 @@ class Remembered:
     def version(self) -> int:
         """See `Engine`."""
         return self._version
+
+    @property
+    def running(self) -> int:
+        """See `Engine`."""
+        return len(self._flights)
+
+    @property
+    def context(self) -> int:
+        """See `Engine`."""
+        return self._context
+
+    async def health(self) -> Health:
+        """See `Generator`."""
+        return Health(self._version, self.running, self._context, admitting=not self._down)
 
     async def export_kv(self, key: str, version: int) -> KvBlocks:
         """See `Generator`."""
@@ -161,6 +187,13 @@ class Remembered:
         """See `Engine`."""
         self._pins.narrow(self._seen.keys())
         await self._pins.wait()
+
+    def _check(self, request: GenerateRequest) -> None:
+        if self._down:
+            raise EngineUnavailable(f"engine is {self._down}: send the request to another one")
+        if request.request_id in self._flights:
+            raise RequestRefused(f"request_id: {request.request_id!r} is in flight already; use a new id")
+        check_context(request, self._context)
 
     def _forget(self) -> None:
         self._seen.clear()

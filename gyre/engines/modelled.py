@@ -22,10 +22,7 @@ from gyre.engines.port import (
     EngineUnavailable,
     GenerateRequest,
     Generation,
-    Health,
-    RequestRefused,
     WeightsRefused,
-    check_context,
     packed,
 )
 from gyre.engines.spans import add_span
@@ -93,22 +90,11 @@ class ModelledEngine(Remembered):
     """
 
     def __init__(self, words: Sequence[int], pace: Pace, *, rows: int, context: int) -> None:
-        super().__init__(version=0)
+        super().__init__(0, context)
         self._words = tuple(words)
         self._pace = pace
         self._rows = rows
-        self._context = context
         self._flights: dict[str, _Flight] = {}
-
-    @property
-    def running(self) -> int:
-        """See `Engine`."""
-        return len(self._flights)
-
-    @property
-    def context(self) -> int:
-        """See `Engine`."""
-        return self._context
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """See `Generator`."""
@@ -151,10 +137,6 @@ class ModelledEngine(Remembered):
         """See `Generator`."""
         return await fetch(self, key, source)
 
-    async def health(self) -> Health:
-        """See `Generator`."""
-        return Health(self._version, self.running, self._context, admitting=not self._down)
-
     async def close(self) -> None:
         """See `Generator`."""
         await self.abort_all()
@@ -186,13 +168,6 @@ class ModelledEngine(Remembered):
             flight.settle(self._version, flight.progress(now))
         self._version = version
         self._forget()
-
-    def _check(self, request: GenerateRequest) -> None:
-        if self._down:
-            raise EngineUnavailable(f"engine is {self._down}: send the request to another one")
-        if request.request_id in self._flights:
-            raise RequestRefused(f"request_id: {request.request_id!r} is in flight already; use a new id")
-        check_context(request, self._context)
 
     async def _waited(self, flight: _Flight) -> bool:
         """Whether it was left to finish."""

@@ -12,9 +12,7 @@ from gyre.engines.port import (
     Finish,
     GenerateRequest,
     Generation,
-    Health,
     RequestRefused,
-    check_context,
     packed,
 )
 from gyre.engines.spans import add_span
@@ -75,21 +73,10 @@ class ScriptedEngine(Remembered):
     """
 
     def __init__(self, script: Script, *, context: int = 4096, version: int = 0, pace: Pace = yield_once) -> None:
-        super().__init__(version)
+        super().__init__(version, context)
         self._script = script
-        self._context = context
         self._pace = pace
         self._flights: dict[str, _Flight] = {}
-
-    @property
-    def running(self) -> int:
-        """See `Engine`."""
-        return len(self._flights)
-
-    @property
-    def context(self) -> int:
-        """See `Engine`."""
-        return self._context
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """See `Generator`."""
@@ -120,10 +107,6 @@ class ScriptedEngine(Remembered):
     async def take_kv(self, key: str, source: str) -> int:
         """See `Generator`."""
         return await fetch(self, key, source)
-
-    async def health(self) -> Health:
-        """See `Generator`."""
-        return Health(self._version, self.running, self._context, admitting=not self._down)
 
     async def close(self) -> None:
         """See `Generator`."""
@@ -157,13 +140,6 @@ class ScriptedEngine(Remembered):
     def _take(self, version: int) -> None:
         self._version = version
         self._forget()
-
-    def _check(self, request: GenerateRequest) -> None:
-        if self._down:
-            raise EngineUnavailable(f"engine is {self._down}: send the request to another one")
-        if request.request_id in self._flights:
-            raise RequestRefused(f"request_id: {request.request_id!r} is in flight already; use a new id")
-        check_context(request, self._context)
 
     async def _speak(self, request: GenerateRequest, line: Line, flight: _Flight) -> Finish:
         stops = request.stop_token_ids

@@ -39,6 +39,13 @@ async def say(bus: Bus, first: int) -> int:
     return len(told)
 
 
+async def arrived(folder: Path, expected: int) -> None:
+    """Ask until so many events are there: a process that only writes rows tells nobody."""
+    async with asyncio.timeout(60):
+        while await asyncio.to_thread(count, folder) < expected:
+            await asyncio.sleep(0.1)
+
+
 async def test_it_follows_a_live_log_and_others_may_ask_meanwhile(tmp_path: Path) -> None:
     server = NatsServer(tmp_path / "nats").start()
     process = None
@@ -47,14 +54,9 @@ async def test_it_follows_a_live_log_and_others_may_ask_meanwhile(tmp_path: Path
         Note(RUN, server.url, "always").write(tmp_path)
         expected = await say(bus, 0)
         process = subprocess.Popen([*SERVE, str(tmp_path)], cwd=Path(__file__).parents[2], stderr=subprocess.PIPE)
-        for first in (1000,):
-            async with asyncio.timeout(60):
-                while await asyncio.to_thread(count, tmp_path) < expected:
-                    await asyncio.sleep(0.1)
-            expected += await say(bus, first)
-        async with asyncio.timeout(60):
-            while await asyncio.to_thread(count, tmp_path) < expected:
-                await asyncio.sleep(0.1)
+        await arrived(tmp_path, expected)
+        expected += await say(bus, 1000)
+        await arrived(tmp_path, expected)
         process.send_signal(signal.SIGTERM)
         _, told = await asyncio.to_thread(process.communicate)
         assert process.returncode == 0, told

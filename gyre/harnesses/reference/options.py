@@ -2,7 +2,10 @@
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
+    Filled = TypeVar("Filled")
 
 HELP = """\
 usage: agent.py [options]      (run with the workspace as current directory)
@@ -60,7 +63,11 @@ class Options:
 
 def parse(arguments: "Sequence[str]") -> Options:
     """Options from the command line; raises UsageError naming the argument, its value and what was expected."""
-    options = Options()
+    return filled(Options(), arguments, _number)
+
+
+def filled(options: "Filled", arguments: "Sequence[str]", number: "Callable[[str, str, type], float]") -> "Filled":
+    """Set what the arguments name; `number` makes one of (option, value, type of its default) or raises UsageError."""
     rest = list(arguments)
     while rest:
         word, equals, value = rest.pop(0).partition("=")
@@ -75,7 +82,7 @@ def parse(arguments: "Sequence[str]") -> Options:
             if not rest:
                 raise UsageError(f"{word}: needs a value; see --help")
             value = rest.pop(0)
-        setattr(options, name, _number(word, value, type(default)))
+        setattr(options, name, number(word, value, type(default)))
     return options
 
 

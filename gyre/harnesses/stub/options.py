@@ -1,6 +1,6 @@
 """The stub's command line, parsed by hand: argparse alone would cost as much as starting Python."""
 
-from gyre.harnesses.reference.options import UsageError
+from gyre.harnesses.reference.options import UsageError, filled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,23 +49,7 @@ class Options:
 
 def parse(arguments: "Sequence[str]") -> Options:
     """Options from the command line; raises UsageError naming the argument, its value and what was expected."""
-    options = Options()
-    rest = list(arguments)
-    while rest:
-        word, equals, value = rest.pop(0).partition("=")
-        name = word[2:].replace("-", "_") if word.startswith("--") else ""
-        default = getattr(options, name, None) if name else None
-        if default is None:
-            raise UsageError(f"{word}: unknown option; see --help")
-        if isinstance(default, bool):
-            setattr(options, name, True)
-            continue
-        if not equals:
-            if not rest:
-                raise UsageError(f"{word}: needs a value; see --help")
-            value = rest.pop(0)
-        setattr(options, name, _number(word, value, type(default)))
-    return options
+    return filled(Options(), arguments, _number)
 
 
 def _number(word: str, value: str, kind: type) -> float:
