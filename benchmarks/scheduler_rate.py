@@ -22,16 +22,13 @@ from gyre.core.decider import Decider
 from gyre.core.plan import Plan, execution_place, group_name
 from gyre.core.scheduler import scheduler
 from gyre.core.scheduler_state import Scheduler
+from gyre.core.simulation import words
 from schemas.dispatch import ExecutionLaunched, ExecutionTerminated, LaunchGranted
 from schemas.envelope import Event
-from schemas.refs import WeightsRef
 from schemas.rewards import GroupReady
-from schemas.roles import CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
-from schemas.runs import RunFinished, RunStarted, TimerFired, TimerSet
-from schemas.training import BatchOpened, BurstEnded, GroupAssigned, OptimizerStepped, WeightsPublished
-
-DIGEST = "0" * 64
-WEIGHTS = WeightsRef(digest=DIGEST, size=1, address="weights/0")
+from schemas.roles import RoleTransitionCompleted, RoleTransitionRequested
+from schemas.runs import RunFinished, TimerFired, TimerSet
+from schemas.training import BatchOpened, BurstEnded, GroupAssigned, WeightsPublished
 
 
 class Outside:
@@ -40,8 +37,8 @@ class Outside:
     def __init__(self, plan: Plan, capacity: int) -> None:
         """Cells of `capacity` executions, all there from the start."""
         self.plan, self.capacity = plan, capacity
-        self.coming: deque[Event] = deque([_started()])
-        self.coming.extend(_registered(cell, capacity) for cell in range(plan.cells + plan.standalone))
+        self.coming: deque[Event] = deque([words.run_started(plan.tasks, plan.seed)])
+        self.coming.extend(words.registered(cell, capacity) for cell in range(plan.cells + plan.standalone))
         self.running: deque[str] = deque()
         self.ended: dict[int, int] = {}
         self.ready: deque[str] = deque()
@@ -87,9 +84,9 @@ class Outside:
         for _ in range(self.plan.groups):
             group = self.ready.popleft()
             self.coming.append(GroupAssigned(step=self.steps, group=group, version=0, staleness=0))
-        self.coming.append(_stepped(self.steps))
+        self.coming.append(words.stepped(self.steps, 1.0))
         if self.steps % self.plan.mu == 0 or self.steps == self.plan.steps:
-            self.coming.append(WeightsPublished(version=self.steps, weights=WEIGHTS, seconds=1))
+            self.coming.append(WeightsPublished(version=self.steps, weights=words.WEIGHTS, seconds=1))
 
 
 def told(decider: Decider[Scheduler], outside: Outside) -> tuple[list[Event], list[int]]:
@@ -162,18 +159,8 @@ def main() -> None:
     print(json.dumps(measure(plan_of(given.cells, given.executions), given.capacity)))
 
 
-def _started() -> RunStarted:
-    return RunStarted(
-        config={}, config_digest=DIGEST, seed=0, code_version="1", weights=WEIGHTS, tasks=("a",), heldout=("b",)
-    )
-
-
-def _registered(cell: int, capacity: int) -> CellRegistered:
-    return CellRegistered(cell=cell, instance=f"i{cell}", url="http://127.0.0.1:1", capacity=capacity, version=0)
-
-
 def _launched(execution: str) -> ExecutionLaunched:
-    return ExecutionLaunched(execution=execution, group="g", runner="r", token_digest=DIGEST, deadline_seconds=1)
+    return ExecutionLaunched(execution=execution, group="g", runner="r", token_digest=words.DIGEST, deadline_seconds=1)
 
 
 def _terminated(execution: str) -> ExecutionTerminated:
@@ -192,20 +179,6 @@ def _terminated(execution: str) -> ExecutionTerminated:
 def _completed(asked: RoleTransitionRequested) -> RoleTransitionCompleted:
     return RoleTransitionCompleted(
         transition=asked.transition, cell=asked.cell, instance=asked.instance, to=asked.to, version=0
-    )
-
-
-def _stepped(step: int) -> OptimizerStepped:
-    return OptimizerStepped(
-        step=step,
-        version=step,
-        weights=WEIGHTS,
-        optimizer=WEIGHTS,
-        loss=0,
-        gradient_norm=1,
-        clip_coefficient=1,
-        learning_rate=1,
-        seconds=1,
     )
 
 
