@@ -1,36 +1,31 @@
 """Write policy version 0 into a run folder: a process of its own, so that who starts runs need not import torch.
 
-Run as `python -m services.initial FOLDER MODEL`; prints the reference as JSON.
+Nor does it where the file is known beforehand. Run as `python -m services.initial FOLDER MODEL`; prints the reference
+as JSON.
 """
 
+import shutil
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gyre.errors import GyreError
-from gyre.models.load import MODELLED, find_model, load_model
-from gyre.trainers.checkpoint import save_tensors
+from gyre.models.load import MODELLED, NANO, find_model, load_model
+from gyre.trainers.buckets import write_first
+from gyre.trainers.checkpoint import place_file, save_tensors
 from schemas.refs import WeightsRef
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def write_initial(folder: Path, model: str) -> WeightsRef:
     """Save the model's weights as a trainer would; raises `ModelError`."""
-    return save_tensors(_modelled() if model == MODELLED else _loaded(model), folder, "weights")
-
-
-def _modelled() -> "dict[str, Tensor]":
-    from gyre.trainers.modelled import initial_tensors
-
-    return initial_tensors()
-
-
-def _loaded(model: str) -> "dict[str, Tensor]":
+    if model == MODELLED:
+        return place_file(write_first, folder, "weights")
+    found = find_model(model)
+    if found == NANO:  # a trainer wrote it
+        return place_file(partial(shutil.copyfile, NANO / "model.safetensors"), folder, "weights")
     from gyre.trainers.torch import file_state
 
-    return file_state(load_model(find_model(model))[0])[0]
+    return save_tensors(file_state(load_model(found)[0])[0], folder, "weights")
 
 
 if __name__ == "__main__":

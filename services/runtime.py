@@ -8,6 +8,7 @@ import importlib
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import ModuleType
@@ -74,6 +75,12 @@ def main(service: str, folder: Path, cell: int | None = None, edge: bool = False
         return code_of(error)
 
 
-if __name__ == "__main__":
+def supervised(words: Sequence[str]) -> int:
+    """Be a supervised process: service, run folder, and which cell if it is one; the exit code tells how it ended."""
     hold_leash(sys.stdin.fileno())
-    sys.exit(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None))  # noqa: PLR2004
+    service, folder, *cell = words
+    return main(service, Path(folder), int(cell[0]) if cell else None)
+
+
+if __name__ == "__main__":
+    sys.exit(supervised(sys.argv[1:]))

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,12 +15,16 @@ from bus.errors import BusError
 from bus.server import NatsServer
 from gyre.config import Config
 from gyre.sandboxes.orphans import kill_leftovers
-from services.exits import EXIT_FULL, EXIT_HOPELESS, EXIT_REPLACED, is_full
+from services.births import Born, NotBorn, Nursery, modules_of
+from services.exits import EXIT_FAILED, EXIT_FULL, EXIT_HOPELESS, EXIT_REPLACED, is_full
 
 log = logging.getLogger("gyre")
 STOP_SECONDS = 10.0
 QUICK_SECONDS = 5.0
 MOST_QUICK_DEATHS = 5
+MOST_QUICK_KILLS = 20
+"""Of a process that others kill: starting it again is not hopeless."""
+MOST_DOUBLINGS = 6
 SERVER_CHECK_SECONDS = 0.5
 LEAST_FREE_BYTES = 16 << 20
 """Of the run's disk: with less the run ends in order, before writes fail in the middle of things."""
@@ -43,7 +46,7 @@ class Child:
 
     service: str
     cell: int | None
-    process: asyncio.subprocess.Process | None = None
+    process: Born | None = None
     born: float = 0.0
     """Monotonic seconds."""
     born_at: int = 0
@@ -72,6 +75,8 @@ class Supervisor:
     full: bool = False
     """Whether it could go on if there were room."""
     _stopping: bool = False
+    _nurseries: dict[str, Nursery] = field(default_factory=dict)
+    """One for cells, which has torch, and one for everybody else."""
 
     async def run(self, finished: Callable[[], bool]) -> None:
         """Keep everything alive until `finished` or cancelled, then stop it all."""
@@ -88,6 +93,7 @@ class Supervisor:
             for keeper in keepers:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
+            await asyncio.gather(*(each.close() for each in self._nurseries.values()))
 
     def give_up(self, why: str, full: bool) -> None:
         """End the run in order; the first reason counts."""
@@ -119,8 +125,11 @@ class Supervisor:
 
     async def _keep(self, child: Child) -> None:
         while not self._stopping:
-            process = await self._start(child)
-            code = await process.wait()
+            try:
+                process = await self._start(child)
+                code, why = await process.wait(), ""
+            except NotBorn as error:
+                code, why = EXIT_FAILED, str(error)
             if self._over():
                 return
             if code == EXIT_REPLACED:
@@ -132,35 +141,36 @@ class Supervisor:
             if code in (EXIT_FULL, EXIT_HOPELESS):
                 self.give_up(self._last_line(child), full=code == EXIT_FULL)
                 return
-            await self._after_death(child, code)
+            await self._after_death(child, code, why)
 
-    async def _after_death(self, child: Child, code: int) -> None:
+    async def _after_death(self, child: Child, code: int, why: str) -> None:
         child.restarts += 1
         quick = time.monotonic() - child.born < QUICK_SECONDS
         child.quick_deaths = child.quick_deaths + 1 if quick else 0
-        if child.quick_deaths >= MOST_QUICK_DEATHS:
-            why = f"{child.name} ended {child.quick_deaths} times at once (exit {code}): {self._last_line(child)}"
-            self.give_up(why, full=False)
+        if child.quick_deaths >= (MOST_QUICK_KILLS if code == -signal.SIGKILL else MOST_QUICK_DEATHS):
+            last = why or self._last_line(child)
+            self.give_up(f"{child.name} ended {child.quick_deaths} times at once (exit {code}): {last}", full=False)
             return
         log.warning("%s ended with exit %s; starting it again", child.name, code)
-        await asyncio.sleep(0.05 * 2**child.quick_deaths)
+        await asyncio.sleep(0.05 * 2 ** min(child.quick_deaths, MOST_DOUBLINGS))
 
     def _over(self) -> bool:
         return self._stopping
 
-    async def _start(self, child: Child) -> asyncio.subprocess.Process:
-        arguments = [sys.executable, "-m", "services.runtime", child.service, str(self.folder)]
-        if child.cell is not None:
-            arguments.append(str(child.cell))
+    async def _start(self, child: Child) -> Born:
+        words = [child.service, str(self.folder), *([] if child.cell is None else [str(child.cell)])]
         child.born, child.born_at = time.monotonic(), time.time_ns()
         with self._log(child).open("ab") as file:
-            leash = asyncio.subprocess.PIPE  # its end, when this process ends, ends the child
-            child.process = await asyncio.create_subprocess_exec(
-                *arguments, stdout=file, stderr=file, stdin=leash, start_new_session=True
-            )
+            child.process = await self._nursery(child.service).bear(words, file.fileno())
         if self._over():  # told to stop while it was being started
             _signal(child, signal.SIGKILL)
         return child.process
+
+    def _nursery(self, service: str) -> Nursery:
+        name = "cells" if service == "cell" else "others"
+        if name not in self._nurseries:
+            self._nurseries[name] = Nursery(name, self.folder, modules_of(self.config, service))
+        return self._nurseries[name]
 
     async def _keep_store(self) -> None:
         """Watch the run's disk, and the server, which is no child to wait for: it may have been adopted."""

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Kind = Literal["weights", "optimizer"]
+METADATA = {"format": "pt"}
 
 
 def save_tensors(tensors: Mapping[str, "Tensor"], folder: Path, kind: Kind) -> WeightsRef:
@@ -30,8 +31,14 @@ def save_tensors(tensors: Mapping[str, "Tensor"], folder: Path, kind: Kind) -> W
     Raises:
         OSError: the disk is full or not writable; nothing stays behind.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
+
+    return place_file(lambda aside: save_file(dict(tensors), aside, metadata=METADATA), folder, kind)
+
+
+def place_file(write: Callable[[Path], object], folder: Path, kind: Kind) -> WeightsRef:
+    """As `save_tensors`, of a safetensors file that `write` makes at the path that it is given."""
+    from safetensors import SafetensorError
 
     home = folder / kind
     home.mkdir(parents=True, exist_ok=True)
@@ -39,7 +46,7 @@ def save_tensors(tensors: Mapping[str, "Tensor"], folder: Path, kind: Kind) -> W
     os.close(handle)
     aside = Path(name)
     try:
-        save_file(dict(tensors), aside, metadata={"format": "pt"})
+        write(aside)
         _flush(aside)
         digest = file_digest(aside)
         place = home / f"{digest}.safetensors"

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gyre.trainers.buckets import BUCKETS, NAME
 from gyre.trainers.checkpoint import load_tensors, save_tensors
 from gyre.trainers.optimizer import Adam, AdamSettings, refuse_misfit
 from gyre.trainers.port import Applied, Finished, MicroStepRefused, Saved
@@ -22,14 +23,7 @@ from schemas.training import ExecutionStats, MicroStepEnqueued, RatioMeasured, S
 if TYPE_CHECKING:
     from torch import Tensor
 
-BUCKETS = 256
-NAME = "buckets"
 Wait = Callable[[float], None]
-
-
-def initial_tensors() -> "dict[str, Tensor]":
-    """Policy version 0."""
-    return {NAME: torch.zeros(BUCKETS)}
 
 
 class ModelledTrainer:
@@ -45,7 +39,7 @@ class ModelledTrainer:
     def __init__(
         self, adam: AdamSettings, *, batch_seconds: float, update_seconds: float, wait: Wait = time.sleep
     ) -> None:
-        self._parameters = initial_tensors()
+        self._parameters = {NAME: torch.zeros(BUCKETS)}
         self._settings = adam
         self._adam: Adam | None = None
         self._batch_seconds, self._update_seconds, self._wait = batch_seconds, update_seconds, wait

@@ -138,7 +138,7 @@ def listening(bus: Bus) -> Any:
 
 
 def processes(folder: Path) -> dict[str, int]:
-    """Service processes of a run by name (cell-0, scheduler, ...) -> pid."""
+    """Processes of a run by name (cell-0, scheduler, nursery-cells, ...) -> pid."""
     found: dict[str, int] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -150,6 +150,8 @@ def processes(folder: Path) -> dict[str, int]:
         if "services.runtime" in words and str(folder) in words:
             service, _, *cell = words[words.index("services.runtime") + 1 :]
             found["-".join([service, *(each for each in cell if each)])] = int(entry.name)
+        elif "services.nursery" in words and str(folder) in words:
+            found[f"nursery-{words[words.index('services.nursery') + 1]}"] = int(entry.name)
     return found
 
 
@@ -183,4 +185,6 @@ async def all_gone(pids: list[int], seconds: float) -> bool:
 
 
 def _gone(watch: int, seconds: float) -> bool:
-    return bool(select.select([watch], [], [], seconds)[0])
+    ended = select.poll()  # `select` takes no file beyond its 1024th
+    ended.register(watch, select.POLLIN)
+    return bool(ended.poll(1000 * seconds))
