@@ -11,7 +11,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
-from bus import subjects
 from bus.log import Stored
 from gyre.config import Config
 from gyre.core import batch_state, batches, groups, scheduler_state, tree
@@ -23,8 +22,8 @@ from schemas.base import Model
 from schemas.envelope import Event
 from schemas.refs import BlobRef
 from schemas.runs import RunStarted
-from schemas.speakers import ENTITIES, SPEAKERS
 from schemas.training import TrajectoriesAdmitted
+from services.hearing import filters_of
 
 State = TypeVar("State")
 
@@ -67,15 +66,7 @@ def minds(started: RunStarted, ev: Reader, blobs: Bodies) -> dict[str, Mind[Any]
 
 def filters(run: str, mind: Mind[Any]) -> tuple[str, ...]:
     """Of EV, what a mind has to hear: all of its own service, and of others where they say what it folds."""
-    places = {
-        (service, entity)
-        for kind in mind.folds
-        for service in SPEAKERS[kind.__name__]
-        for entity in ENTITIES[kind.__name__]
-        if service != mind.service
-    }
-    others = [subjects.ev(run, service, entity) for service, entity in sorted(places)]
-    return (subjects.producer(run, mind.service), *(form for one in others for form in (one, f"{one}.>")))
+    return filters_of(run, mind.folds, mind.service)
 
 
 def scheduling(started: RunStarted) -> Mind[Scheduler]:
