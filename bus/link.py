@@ -153,7 +153,8 @@ class Link:
         self.up.clear()
         for subscription in tuple(self._subscriptions):
             await self.unsubscribe(subscription)
-        with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):
+        # RuntimeError: what is left to say is written to a connection that a killed server has closed already (uvloop).
+        with contextlib.suppress(TimeoutError, nats.errors.Error, OSError, RuntimeError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self.nc.close()
 

@@ -23,6 +23,7 @@ import orjson
 
 from bus import health
 from bus.errors import DiskFull, ServerFailed
+from bus.ports import any_port, is_free, lasting_port
 
 Sync = Literal["always", "laptop"]
 HOST = "127.0.0.1"
@@ -155,13 +156,17 @@ class NatsServer:
 
     def _choose_port(self, note: Note | None) -> int:
         if self._wish is not None:
-            if not _is_free(self._wish):
+            if not is_free(HOST, self._wish):
                 raise ServerFailed(f"port {self._wish}: in use on {HOST}; choose another or leave it out")
             return self._wish
-        return note.port if note and _is_free(note.port) else _free_port()
+        if self._note and not is_free(HOST, self._note.port):  # those who wait for it know no other
+            raise ServerFailed(
+                f"port {self._note.port}: in use on {HOST}, where this server's clients wait; end what uses it"
+            )
+        return note.port if note and is_free(HOST, note.port) else lasting_port(HOST)
 
     def _launch(self, port: int) -> None:
-        while (monitor := _free_port()) == port:
+        while (monitor := any_port(HOST)) == port:
             pass
         self._write_config(port, monitor)
         try:
@@ -247,22 +252,6 @@ def _greeting(port: int) -> dict[str, str] | None:
             return orjson.loads(said) if word == b"INFO" else None
     except (OSError, ValueError):
         return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 def _runs(pid: int, config: Path) -> bool:

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from bus.errors import StreamFull
 from bus.log import BusPort
+from bus.ports import lasting_port
 from gyre.engines.remote import RemoteEngine
 from gyre.models.load import find_model
 from gyre.proxy.adapters.registry import find_adapter
@@ -171,7 +172,7 @@ async def _sealed(calls: Calls, execution: str) -> None:
 async def _listen(runner: web.AppRunner, settings: ProxySettings) -> None:
     """Bind, waiting a little for an earlier proxy to let go of the port, and write the URL."""
     note = settings.folder / "proxy.url"
-    port = settings.port or await asyncio.to_thread(_noted_port, note)
+    port = settings.port or await asyncio.to_thread(_noted_port, note, settings.host)
     deadline = time.monotonic() + _BIND_SECONDS
     while True:
         site = web.TCPSite(runner, settings.host, port)
@@ -195,10 +196,10 @@ def _unusable(settings: ProxySettings, port: int, error: OSError) -> str:
     return f"proxy: port {port} on {settings.host} cannot be used: {error.strerror}; end what uses it{way}"
 
 
-def _noted_port(note: Path) -> int:
+def _noted_port(note: Path, host: str) -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(note.read_text().strip().rpartition(":")[2])
-    return 0
+    return lasting_port(host)
 
 
 async def _until_one_fails(*tasks: "asyncio.Task[None]") -> None:

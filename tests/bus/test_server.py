@@ -59,6 +59,23 @@ def test_a_killed_server_whose_port_was_taken_comes_back_on_another(store: Path)
         assert NatsServer(store).start().url != server.url
 
 
+def test_a_server_that_is_started_again_waits_for_its_port(store: Path) -> None:
+    server = NatsServer(store).start()
+    url = server.url
+    server.kill()
+    with (
+        socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))),
+        pytest.raises(ServerFailed, match="where this server's clients wait"),
+    ):
+        server.start()
+    assert server.start().url == url
+
+
+def test_no_client_is_given_the_port_of_the_server_that_it_waits_for(store: Path) -> None:
+    drawn = range(*(int(each) for each in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()))
+    assert int(NatsServer(store).start().url.rpartition(":")[2]) not in drawn
+
+
 def test_a_recycled_process_id_is_not_taken_for_the_server(store: Path) -> None:
     server = NatsServer(store).start()
     note = server._note
