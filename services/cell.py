@@ -11,6 +11,7 @@ from gyre.core import cell
 from gyre.core.cell import Deed
 from gyre.engines.port import Engine
 from schemas.roles import CellRegistered
+from services.address import listening, reached
 from services.cell_desk import Desk
 from services.cell_roles import Roles
 from services.cell_training import Training
@@ -18,6 +19,7 @@ from services.engine_server import engine_app, engine_runner
 from services.memory import share_one_arena
 from services.place import Place
 from services.replica import Replica, load_replica
+from services.slots import in_slot
 
 
 class CellAgent:
@@ -45,9 +47,9 @@ class CellAgent:
         """Be this cell until cancelled. Raises `CellReplaced`, `CellLeftBehind`."""
         runner = engine_runner(engine_app(self._engine, lambda: self._roles.admitting))
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, listening(), 0)
         await site.start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        url = f"http://{reached()}:{runner.addresses[0][1]}"
         tasks = [asyncio.create_task(work) for work in (self._desk.read(), self._beat(), self._act(url))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -92,8 +94,16 @@ class CellAgent:
                 await self._deeds[deed]()
 
 
-async def serve(place: Place, bus: BusPort, index: int) -> None:
-    """Be cell `index` until cancelled."""
+async def serve(place: Place, bus: BusPort, index: int | None = None) -> None:
+    """Be cell `index` until cancelled; None: whichever no other process is."""
     share_one_arena()
+    if index is None:
+        cells = place.config.cells
+        await in_slot(place.folder, cells.count + cells.standalone, lambda found: _serve(place, bus, found))
+    else:
+        await _serve(place, bus, index)
+
+
+async def _serve(place: Place, bus: BusPort, index: int) -> None:
     replica = await asyncio.to_thread(load_replica, place, index)
     await CellAgent(place, bus, index, replica).run()

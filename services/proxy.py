@@ -24,6 +24,7 @@ from gyre.proxy.chat_model import ChatModel
 from gyre.proxy.errors import TemplateUnusable
 from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
+from services.address import listening, reached
 from services.exits import Hopeless
 from services.place import Place
 from services.proxy_calls import Calls
@@ -61,6 +62,8 @@ class ProxySettings:
     max_tokens: int
     context_tokens: int
     host: str = "127.0.0.1"
+    address: str = ""
+    """What harnesses are told instead of `host`, where they are elsewhere."""
     port: int = 0
     """0: the one that `proxy.url` names, so that a restarted proxy is found again; else any free one."""
     harness: str = "auto"
@@ -88,6 +91,8 @@ async def serve(place: Place, bus: BusPort) -> None:
         tool_parser=config.rollout.tool_parser,
         thinking_parser=config.rollout.thinking_parser,
         harness=config.harness.adapter,
+        host=listening(),
+        address=reached(),
         handoff_seconds=config.cells.handoff_seconds,
     )
     await serve_proxy(bus, settings)
@@ -185,7 +190,7 @@ async def _listen(runner: web.AppRunner, settings: ProxySettings) -> None:
         await asyncio.sleep(0.1)
     bound = runner.addresses[0][1]
     partial = note.with_suffix(".url.part")
-    partial.write_text(f"http://{settings.host}:{bound}")
+    partial.write_text(f"http://{settings.address or settings.host}:{bound}")
     partial.replace(note)
     _LOG.info("proxy listens at http://%s:%d", settings.host, bound)
 
