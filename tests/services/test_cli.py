@@ -16,7 +16,7 @@ from services.cli import app
 Gyre = Callable[..., Result]
 COMMANDS = (
     "train", "demo", "resume", "serve", "runs", "status", "replay", "tree", "samples", "call", "check", "eval",
-    "regrade", "assess", "compare", "plan", "plot", "simulate",
+    "regrade", "assess", "compare", "doctor", "plan", "plot", "simulate",
     "log", "log tail", "log show", "log export", "log import", "log stats",
 )  # fmt: skip
 

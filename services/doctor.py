@@ -1,0 +1,192 @@
+"""Look for what is wrong with a run: its log from the start, its clock, its server's room, its cells' heartbeats."""
+
+import asyncio
+import contextlib
+import fcntl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from bus import subjects
+from bus.errors import BusError
+from bus.jetstream import Bus
+from bus.log import ReadLog
+from bus.server import NatsServer
+from gyre.config import Config
+from gyre.core.batch_state import Params
+from gyre.core.diagnosis.doctor import Doctor
+from gyre.core.diagnosis.finding import Finding, Outlook, Room
+from gyre.core.diagnosis.limits import Limits
+from services.place import Note, new_instance
+from services.source import Source, messages
+
+BEATS = 3
+"""Heartbeats that a living cell is waited for; the configuration allows no fewer before it is lost."""
+_TELL_EVERY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run's doctor found."""
+
+    run: str
+    live: bool
+    events: int
+    findings: tuple[Finding, ...]
+
+
+async def diagnose(source: Source, only: Sequence[str] = (), told: Callable[[int], None] = lambda _: None) -> Report:
+    """Read a run's log once and say what is wrong; `told` is called with the messages read so far, now and then.
+
+    Raises `RunNotFound`, `BusError`.
+    """
+    config = Config.recorded((await source.started()).config)
+    doctor = Doctor(limits(config))
+    async with _ear(source, config) as silent:
+        read = await _hear(doctor, "EV", source.ev, told)
+        await _hear(doctor, "CALL", source.calls, lambda count: told(read + count))
+        live = not doctor.over and is_live(source.folder)
+        outlook = Outlook(
+            now=time.time_ns() if live else doctor.last,
+            live=live,
+            rooms=() if doctor.over else await _rooms(source),
+            silent=await silent() if live else {},
+        )
+    return Report(source.run, live, doctor.events, tuple(doctor.findings(outlook, only)))
+
+
+def limits(config: Config) -> Limits:
+    """What is normal under a configuration."""
+    schedule, reward = config.schedule, config.reward
+    pauses = reward.backoff_seconds * (2 ** (reward.attempts - 1) - 1)
+    return Limits(
+        groups=schedule.groups,
+        executions=schedule.executions,
+        phi=schedule.phi,
+        mu=schedule.mu,
+        steps=config.run.steps,
+        cells=config.cells.count + config.cells.standalone,
+        beat=config.cells.heartbeat_seconds,
+        silence=config.cells.lost_after_seconds,
+        grace=config.harness.kill_grace,
+        attempts=reward.attempts,
+        scoring=reward.budget_seconds + pauses,
+        ratio_low=config.objective.ratio_low,
+        ratio_high=config.objective.ratio_high,
+        weight_cap=config.objective.weight_cap,
+        max_tokens=config.rollout.max_tokens,
+        parses_tools=config.rollout.tool_parser != "none",
+        redeliveries=Params(schedule.groups, config.run.steps, schedule.mu).redeliveries,
+    )
+
+
+def is_live(folder: Path | None) -> bool:
+    """Whether somebody keeps the run in this folder going: its supervisor, or a server that is not the run's own."""
+    if folder is None:
+        return False
+    if not (folder / "nats").is_dir():
+        return True
+    lock = folder / "control.lock"
+    if not lock.is_file():
+        return False
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+async def _hear(doctor: Doctor, stream: str, log: ReadLog, told: Callable[[int], None]) -> int:
+    """All of a stream; how many messages that were."""
+    count = 0
+    async for stored in messages(log):
+        count += 1
+        if stored.commit is None:
+            doctor.unreadable(stream, stored.sequence, stored.reason)
+        else:
+            doctor.hear(stream, stored.sequence, stored.commit)
+        if count % _TELL_EVERY == 0:
+            told(count)
+    told(count)
+    return count
+
+
+@contextlib.asynccontextmanager
+async def _ear(source: Source, config: Config) -> AsyncIterator[Callable[[], Awaitable[Mapping[str, float]]]]:
+    """Listen for heartbeats meanwhile; what it gives waits until each living cell should have been heard."""
+    if source.folder is None or not is_live(source.folder):
+        yield _nobody
+        return
+    began, heard = time.monotonic(), set[str]()
+    bus = await _connect(source.folder)
+    listening = asyncio.create_task(_listen(bus, heard))
+
+    async def silent() -> Mapping[str, float]:
+        patience = BEATS * config.cells.heartbeat_seconds
+        await asyncio.sleep(max(0.0, began + patience - time.monotonic()))
+        waited = time.monotonic() - began
+        return {instance: waited for instance in await _instances(source) if instance not in heard}
+
+    try:
+        yield silent
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+        await bus.close()
+
+
+async def _nobody() -> Mapping[str, float]:
+    return {}
+
+
+async def _listen(bus: Bus, heard: set[str]) -> None:
+    async for _, body in bus.listen(subjects.heartbeats(bus.run)):
+        heard.add(body.decode(errors="replace"))
+
+
+async def _instances(source: Source) -> set[str]:
+    """Instances that registered as cells: those that are lost by now are nobody's concern."""
+    from schemas.roles import CellRegistered
+
+    found = set()
+    for filter_ in (subjects.ev(source.run, "cell", "cell", "*"), subjects.ev(source.run, "cell", "core")):
+        async for stored in messages(source.ev, filter=filter_):
+            for event in stored.commit.events if stored.commit else ():
+                if isinstance(event, CellRegistered):
+                    found.add(event.instance)
+    return found
+
+
+async def _rooms(source: Source) -> tuple[Room, ...]:
+    """Of the run's streams, where whoever asks may know."""
+    if source.folder is None:
+        return ()
+    bus = await _connect(source.folder)
+    try:
+        return tuple(Room(room.stream, room.used, room.limit) for room in await bus.room())
+    except BusError:
+        return ()
+    finally:
+        await bus.close()
+
+
+async def _connect(folder: Path) -> Bus:
+    """A connection of one's own: the source's only reads."""
+    note = Note.read(folder)
+    store = folder / "nats"
+    url = (await asyncio.to_thread(NatsServer(store, note.durability).start)).url if store.is_dir() else note.url
+    return await Bus.connect(url, note.run, "reader", new_instance("reader"), folder)
+
+
+async def diagnose_with_progress(source: Source, only: Sequence[str] = ()) -> Report:
+    """Diagnose with a bar on stderr where that is a terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        total = await source.ev.head() + await source.calls.head()
+        task = bars.add_task("reading the log", total=total)
+        return await diagnose(source, only, lambda count: bars.update(task, completed=count))
