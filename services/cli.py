@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gyre.config import Config
-from services import cli_compare, cli_inspect, cli_log, cli_plan, cli_plot, cli_regrade, cli_simulate
+from services import cli_compare, cli_doctor, cli_inspect, cli_log, cli_plan, cli_plot, cli_regrade, cli_simulate
 from services.cli_errors import Errors, fail
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ for command in (
     *cli_inspect.COMMANDS,
     *cli_regrade.COMMANDS,
     *cli_compare.COMMANDS,
+    *cli_doctor.COMMANDS,
     *cli_plan.COMMANDS,
     *cli_plot.COMMANDS,
     *cli_simulate.COMMANDS,
