@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from gyre.models.load import find_model, load_model
-from gyre.rl.objective import Settings
+from gyre.rl.algorithms.port import Settings
 from gyre.rl.packing import Shape, pack
 from gyre.rl.prefixes import prefixes
 from gyre.trainers.optimizer import AdamSettings

@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -17,6 +18,7 @@ from gyre.config_schedule import CellsSection, ScheduleSection, check_placement
 from gyre.config_section import Count, NotNegative, Positive, Section, Whole, refuse
 from gyre.core.plan import Plan
 from gyre.errors import ConfigError
+from gyre.rl.algorithms.clip import CLIPS, Name
 
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 TaskSource = Annotated[str, Field(min_length=1)]
@@ -128,20 +130,28 @@ class AdmissionSection(Section):
 class ObjectiveSection(Section):
     """The loss (design §7)."""
 
-    name: Literal["gyre"] = "gyre"
-    """The objective: execution-level ratio clip with capped token weights."""
-    advantage: Literal["std", "mean", "median"] = "std"
-    """How rewards compare in a group: "std" is (r - mean) / std, "mean" is r - mean, "median" centres on the median."""
-    ratio_low: Positive = 0.995
-    """An execution with A < 0 and a ratio below this carries no loss, dimensionless."""
-    ratio_high: Positive = 1.005
-    """An execution with A > 0 and a ratio above this carries no loss, dimensionless."""
+    name: Name = "gyre"
+    """The algorithm: "gyre" (execution-level clip, capped token weights), "gspo", "grpo", "ppo" or "decoupled"."""
+    advantage: Literal["std", "mean", "median", "leave_one_out"] = "std"
+    """How rewards compare in a group: "std" is (r - mean) / std, "mean" is r - mean, "median" centres on the median,
+    "leave_one_out" on the mean of the others."""
+    ratio_low: Positive = CLIPS["gyre"].low
+    """Below it, what has A < 0 is clipped: an execution under gyre and gspo, a token elsewhere; dimensionless.
+    The default is the algorithm's."""
+    ratio_high: Positive = CLIPS["gyre"].high
+    """Above it, what has A > 0 is clipped; dimensionless. The default is the algorithm's."""
     weight_cap: Positive = 5.0
-    """Most that one token's importance weight counts, dimensionless."""
+    """Most that one token's importance weight counts under gyre and decoupled, and ppo's dual clip; dimensionless."""
     loss_cap: Positive = 100.0
-    """Most that one token adds to the loss, nats."""
+    """Most that one token adds to the loss under gyre, nats."""
     shuffle_advantages: bool = False
     """Control experiment: permute each group's advantages, so that credit is wrong and nothing can be learned."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bounds_of_the_algorithm(cls, given: Any) -> Any:
+        clip = CLIPS.get(given.get("name", "gyre")) if isinstance(given, dict) else None
+        return {"ratio_low": clip.low, "ratio_high": clip.high, **given} if clip else given
 
     @model_validator(mode="after")
     def _bounds_hold_one(self) -> Self:
@@ -149,6 +159,12 @@ class ObjectiveSection(Section):
             rule = f"ratio_low <= 1 <= ratio_high must hold, found ratio_high = {self.ratio_high}"
             raise refuse("objective.ratio_low", self.ratio_low, rule)
         return self
+
+    @property
+    def mask_bounds(self) -> tuple[float, float]:
+        """Between which ratios an execution is not masked: any, under an algorithm that clips each token by itself."""
+        floats = sys.float_info
+        return (self.ratio_low, self.ratio_high) if CLIPS[self.name].whole else (floats.min, floats.max)
 
 
 class OptimizerSection(Section):

@@ -106,15 +106,15 @@ def admitting(started: RunStarted, blobs: Bodies) -> Mind[groups.State]:
 def packing_mind(started: RunStarted, ev: Reader) -> Mind[batch_state.State]:
     """The packer's mind. It reads TrajectoriesAdmitted back by sequence, those of one group at a time."""
     config = Config.recorded(started.config)
-    schedule, bounds = config.schedule, config.objective
+    schedule, (low, high) = config.schedule, config.objective.mask_bounds
     initial = batch_state.initial(
         batch_state.Params(
             groups=schedule.groups,
             steps=config.run.steps,
             burst=schedule.mu,
             stream=schedule.stream,
-            ratio_low=bounds.ratio_low,
-            ratio_high=bounds.ratio_high,
+            ratio_low=low,
+            ratio_high=high,
         )
     )
     shape = packing.Shape(

@@ -57,7 +57,7 @@ def load_trainer(config: Config) -> Trainer:
 
 def _torch_trainer(config: Config) -> Trainer:
     from gyre.models.load import find_model, load_model
-    from gyre.rl.objective import Settings
+    from gyre.rl.algorithms.port import Settings
     from gyre.trainers.torch import TorchTrainer
 
     bounds = config.objective
@@ -65,6 +65,7 @@ def _torch_trainer(config: Config) -> Trainer:
         load_model(find_model(config.model.path))[0],
         config.rollout.temperature,
         Settings(
+            bounds.name,
             ratio_low=bounds.ratio_low,
             ratio_high=bounds.ratio_high,
             weight_cap=bounds.weight_cap,

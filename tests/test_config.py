@@ -39,6 +39,20 @@ def test_without_a_file_every_default_holds_the_papers_values() -> None:
     assert config.admission.j_max == 5
 
 
+def test_an_algorithm_brings_its_own_bounds() -> None:
+    grpo = Config.load(None, ["objective.name=grpo", "objective.ratio_high=1.28"]).objective
+    assert (grpo.ratio_low, grpo.ratio_high) == (0.8, 1.28)
+    again = Config.recorded(Config.load(None, ["objective.name=grpo", "objective.ratio_high=1.28"]).model_dump())
+    assert again.objective == grpo
+
+
+def test_only_algorithms_of_whole_executions_mask_them() -> None:
+    assert Config.load(None).objective.mask_bounds == (0.995, 1.005)
+    low, high = Config.load(None, ["objective.name=ppo"]).objective.mask_bounds
+    assert low < 1e-300
+    assert high > 1e300
+
+
 def test_a_file_and_then_overrides_replace_defaults(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(EXAMPLE, encoding="utf-8")

@@ -4,12 +4,19 @@ One number an execution, never one a leaf or a row: every admitted trajectory in
 """
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Literal
 
-Kind = Literal["std", "mean", "median"]
+from gyre.rl.estimators import leave_one_out, mean, median, std
+
+Kind = Literal["std", "mean", "median", "leave_one_out"]
+ESTIMATORS: Mapping[Kind, Callable[[Sequence[float]], tuple[float, float]]] = {
+    "std": std.centre_and_scale,
+    "mean": mean.centre_and_scale,
+    "median": median.centre_and_scale,
+    "leave_one_out": leave_one_out.centre_and_scale,
+}
 Rule = Callable[[Sequence[float | None], int], tuple[float, ...]]
 """(rewards of the group, the group's seed) -> advantages."""
 
@@ -17,13 +24,13 @@ Rule = Callable[[Sequence[float | None], int], tuple[float, ...]]
 def advantages(rewards: Sequence[float | None], kind: Kind = "std") -> tuple[float, ...]:
     """Measure each execution against its group.
 
-    ``std``: (r - mean) / population standard deviation. ``mean``: r - mean. ``median``: r - median (the baseline of
-    MC-GRPO, unscaled). Fewer than two rewards, or rewards that are all equal, give 0 everywhere.
+    Each is (r - centre) / scale as its estimator has them. Fewer than two rewards, or rewards that are all equal, give
+    0 everywhere.
 
     Args:
         rewards: (N,), dimensionless. None for an excluded execution: it is not counted and gets 0. A placeholder's
             reward is 0 and counts.
-        kind: the baseline and scale.
+        kind: which estimator.
     Returns:
         (N,), dimensionless.
     Raises:
@@ -35,8 +42,7 @@ def advantages(rewards: Sequence[float | None], kind: Kind = "std") -> tuple[flo
     valid = [reward for reward in rewards if reward is not None]
     if len(valid) < 2 or min(valid) == max(valid):  # noqa: PLR2004 - one reward has no spread
         return (0.0,) * len(rewards)
-    centre = statistics.median(valid) if kind == "median" else statistics.fmean(valid)
-    scale = statistics.pstdev(valid) if kind == "std" else 1.0
+    centre, scale = ESTIMATORS[kind](valid)
     # Rewards that differ by less than a float can square have a spread of zero, whatever their order says.
     return tuple(0.0 if reward is None or scale == 0 else (reward - centre) / scale for reward in rewards)
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from gyre.rl import objective
-from gyre.rl.objective import Decision, Targets
+from gyre.rl.algorithms.port import Settings, Targets
+from gyre.rl.objective import Decision
 from gyre.trainers.attention import attach
 from gyre.trainers.batches import RowTensors, row_tensors, target_log_probs
 from gyre.trainers.checkpoint import load_tensors, save_tensors
@@ -41,7 +42,7 @@ class TorchTrainer:
         self,
         model: Any,
         temperature: float,
-        settings: objective.Settings,
+        settings: Settings,
         adam: AdamSettings,
         *,
         share_prefixes: bool,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.rl.advantages import advantages, rule, shuffled
+from gyre.rl.advantages import ESTIMATORS, advantages, rule, shuffled
 
 REWARDS = st.lists(st.none() | st.floats(0, 1), max_size=12)
 
@@ -26,6 +26,11 @@ def test_the_median_alone_is_taken_off_on_demand() -> None:
     assert advantages([0.0, 0.0, 0.5, 1.0], "median") == (-0.25, -0.25, 0.25, 0.75)
 
 
+def test_the_mean_of_the_others_is_taken_off_on_demand() -> None:
+    # 0.75 - (0 + 0.25 + 1) / 3 = 1/3
+    assert advantages([0.0, 0.25, 1.0, 0.75], "leave_one_out") == pytest.approx((-2 / 3, -1 / 3, 2 / 3, 1 / 3))
+
+
 def test_an_excluded_execution_is_not_counted() -> None:
     assert advantages([1.0, None, 0.0]) == (1.0, 0.0, -1.0)
 
@@ -35,7 +40,7 @@ def test_a_placeholders_zero_is_counted() -> None:
 
 
 @pytest.mark.parametrize("rewards", [[], [1.0], [None, 0.5], [None, None], [0.3, 0.3, 0.3], [0.1, 0.1]])
-@pytest.mark.parametrize("kind", ["std", "mean", "median"])
+@pytest.mark.parametrize("kind", ESTIMATORS)
 def test_fewer_than_two_rewards_or_no_spread_give_zero(rewards: list[float | None], kind: str) -> None:
     assert advantages(rewards, kind) == (0.0,) * len(rewards)  # type: ignore[arg-type]
 

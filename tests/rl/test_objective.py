@@ -7,7 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from gyre.rl.objective import Decision, Settings, Targets, decide, target_losses
+from gyre.rl.algorithms.port import Settings, Targets
+from gyre.rl.objective import ALGORITHMS, Decision, decide, target_losses
 
 Array = NDArray[np.float64]
 
@@ -123,7 +124,7 @@ def test_a_ratio_of_nothing_or_of_no_number_is_refused(total: float, count: int)
 def test_grpo_clips_each_token_by_its_own_ratio() -> None:
     rho = np.exp(LOG_PI - LOG_ROLL)
     expected = -np.minimum(rho * ADVANTAGE, np.clip(rho, 0.8, 1.2) * ADVANTAGE)
-    settings = Settings(variant="grpo", ratio_low=0.8, ratio_high=1.2)
+    settings = Settings(algorithm="grpo", ratio_low=0.8, ratio_high=1.2)
     losses, slopes = losses_and_slopes(targets(np.ones(7), np.zeros(7)), settings)
     np.testing.assert_allclose(losses, expected, rtol=1e-14)
     clipped = ((ADVANTAGE > 0) & (rho > 1.2)) | ((ADVANTAGE < 0) & (rho < 0.8))
@@ -135,7 +136,7 @@ def test_ppo_also_bounds_what_a_negative_advantage_may_cost() -> None:
     rho = np.exp(LOG_PI - LOG_ROLL)
     surrogate = np.minimum(rho * ADVANTAGE, np.clip(rho, 0.8, 1.2) * ADVANTAGE)
     expected = -np.where(ADVANTAGE < 0, np.maximum(surrogate, 5.0 * ADVANTAGE), surrogate)
-    settings = Settings(variant="ppo", ratio_low=0.8, ratio_high=1.2)
+    settings = Settings(algorithm="ppo", ratio_low=0.8, ratio_high=1.2)
     losses, slopes = losses_and_slopes(targets(np.ones(7), np.ones(7)), settings)
     np.testing.assert_allclose(losses, expected, rtol=1e-14)
     assert (losses[6], slopes[6]) == (7.5, 0.0)  # rho = 18 there
@@ -143,7 +144,7 @@ def test_ppo_also_bounds_what_a_negative_advantage_may_cost() -> None:
 
 def test_gspo_has_the_slope_of_the_executions_ratio() -> None:
     """Against a difference quotient of -min(s A, clip(s) A), s the geometric mean of the ratios: one per execution."""
-    settings = Settings(variant="gspo", ratio_low=0.9, ratio_high=1.1)
+    settings = Settings(algorithm="gspo", ratio_low=0.9, ratio_high=1.1)
 
     def surrogate(log_pi: Array, mine: NDArray[np.bool_]) -> float:
         s, advantage = np.exp(np.mean(log_pi[mine] - LOG_ROLL[mine])), ADVANTAGE[mine][0]
@@ -165,16 +166,46 @@ def test_gspo_has_the_slope_of_the_executions_ratio() -> None:
 
 
 def test_a_clipped_gspo_execution_costs_its_bound_and_trains_nothing() -> None:
-    settings = Settings(variant="gspo")
+    settings = Settings(algorithm="gspo")
     losses, slopes = losses_and_slopes(targets(np.full(7, 1.5), np.zeros(7)), settings)
-    np.testing.assert_allclose(losses[ADVANTAGE > 0], -1.005 * 2.0, rtol=1e-14)
+    np.testing.assert_allclose(losses[ADVANTAGE > 0], -1.0004 * 2.0, rtol=1e-14)
     assert not slopes.any()
+
+
+def test_decoupled_weighs_by_the_proximal_policy_and_clips_against_it() -> None:
+    """By hand: p_roll = 1/8, pi_prox = 1/2, pi = 3/4: weight 4; r = 3/2, clipped to 1.2 where A > 0 only."""
+    log_pi = torch.tensor([math.log(0.75)] * 2, dtype=torch.float64, requires_grad=True)
+    log_roll, log_prox = (torch.full((2,), math.log(each), dtype=torch.float64) for each in (0.125, 0.5))
+    advantage, ones = torch.tensor([2.0, -1.0], dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    given = Targets(log_pi, log_roll, advantage, ones, ones, log_prox)
+    losses, slopes = losses_and_slopes(given, Settings("decoupled"))
+    np.testing.assert_allclose(losses, [-4 * 1.2 * 2.0, 4 * 1.5], rtol=1e-14)
+    np.testing.assert_allclose(slopes, [0.0, 4 * 1.5], rtol=1e-14)
+
+
+def test_decoupled_is_the_capped_policy_gradient_when_a_batch_is_updated_once() -> None:
+    losses, slopes = losses_and_slopes(targets(np.ones(7), np.ones(7)), Settings("decoupled", weight_cap=3.0))
+    weight = np.minimum(np.exp(LOG_PI - LOG_ROLL), 3.0)
+    np.testing.assert_allclose(losses, -weight * ADVANTAGE, rtol=1e-14)
+    np.testing.assert_allclose(slopes, -weight * ADVANTAGE, rtol=1e-14)
+    assert decide(9.0, 1, 1.0, Settings("decoupled")).mask == 1
+
+
+def test_each_algorithm_has_the_bounds_of_its_paper_unless_told_otherwise() -> None:
+    assert [(each, Settings(each).low, Settings(each).high) for each in ALGORITHMS] == [
+        ("gyre", 0.995, 1.005),
+        ("gspo", 1 - 3e-4, 1 + 4e-4),
+        ("grpo", 0.8, 1.2),
+        ("ppo", 0.8, 1.2),
+        ("decoupled", 0.8, 1.2),
+    ]
+    assert (Settings("grpo", ratio_high=1.28).low, Settings("grpo", ratio_high=1.28).high) == (0.8, 1.28)
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"variant": "dpo"}, "variant = 'dpo'"),
+        ({"algorithm": "dpo"}, "algorithm = 'dpo'"),
         ({"ratio_low": 1.1}, "ratio_low = 1.1"),
         ({"ratio_high": 0.9}, "ratio_high = 0.9"),
         ({"weight_cap": 0.5}, "weight_cap = 0.5"),

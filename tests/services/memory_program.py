@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from bus.streams import Limits
 from gyre.config import Config
 from gyre.engines.torch_engine import TorchEngine
-from gyre.rl.objective import Settings
+from gyre.rl.algorithms.port import Settings
 from gyre.trainers.checkpoint import save_tensors
 from gyre.trainers.optimizer import AdamSettings
 from gyre.trainers.torch import TorchTrainer, file_state

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gyre.rl.objective import Settings, decide
+from gyre.rl.algorithms.port import Settings
+from gyre.rl.objective import decide
 from gyre.trainers.optimizer import AdamSettings
 from gyre.trainers.torch import TorchTrainer
 from schemas.base import pack_floats, pack_ints
@@ -60,11 +61,15 @@ def tiny_model() -> Any:
 
 
 def trainer(
-    adam: AdamSettings | None = None, model: Any = None, temperature: float = TEMPERATURE, **more: Any
+    adam: AdamSettings | None = None,
+    model: Any = None,
+    temperature: float = TEMPERATURE,
+    settings: Settings | None = None,
+    **more: Any,
 ) -> TorchTrainer:
     """All activations kept and prefixes shared, unless said otherwise."""
     how = {"share_prefixes": True, "activation_bytes": 1 << 30} | more
-    return TorchTrainer(model or tiny_model(), temperature, Settings(), adam or AdamSettings(), **how)
+    return TorchTrainer(model or tiny_model(), temperature, settings or Settings(), adam or AdamSettings(), **how)
 
 
 def log_probs(model: Any, ids: Sequence[int], temperature: float = TEMPERATURE) -> torch.Tensor:

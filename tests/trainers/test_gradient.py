@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from gyre.rl.algorithms.clip import Name
+from gyre.rl.algorithms.port import Settings
+from gyre.rl.objective import ALGORITHMS
 from gyre.trainers.torch import TorchTrainer
 from schemas.training import ExecutionStats, MicroStepEnqueued, Segment
 from tests.trainers import batch
@@ -30,7 +33,7 @@ def everything() -> list[Segment]:
     return [segment for parts in pieces().values() for segment in parts]
 
 
-def split_steps(trainers: Sequence[TorchTrainer]) -> list[MicroStepEnqueued]:
+def split_steps(trainers: Sequence[TorchTrainer], settings: Settings | None = None) -> list[MicroStepEnqueued]:
     """Whole executions in micro-steps of their own; each part of the split ones too, under masks measured first."""
     whole = [name for name in pieces() if name not in SPLIT]
     parts = [(name, part) for name in SPLIT for part in pieces()[name]]
@@ -38,7 +41,7 @@ def split_steps(trainers: Sequence[TorchTrainer]) -> list[MicroStepEnqueued]:
     for number, (_, part) in enumerate(parts):
         enqueued = micro_step([[part]], number, kind="measure")
         measured += trainers[number % len(trainers)].micro_step(enqueued).measured
-    decided = {each.execution: each for each in batch.masks(measured)}
+    decided = {each.execution: each for each in batch.masks(measured, settings)}
     steps = [micro_step([pieces()[name]], 100 + number) for number, name in enumerate(whole)]
     return steps + [
         micro_step([[part]], 200 + number, masks=(decided[name],)) for number, (name, part) in enumerate(parts)
@@ -102,6 +105,17 @@ def test_any_number_of_cells_and_any_order_of_claims_give_the_same(cells: int) -
             trainers[number % cells].micro_step(enqueued)
         total = torch.stack([each.gradient for each in trainers]).sum(0)
         assert distance(total, wanted().gradient) < CLOSE
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_gives_the_same_whether_an_execution_is_split_or_not(algorithm: Name) -> None:
+    settings = Settings(algorithm)
+    whole, split = batch.trainer(settings=settings), batch.trainer(settings=settings)
+    whole.micro_step(micro_step([everything()]))
+    for enqueued in split_steps([split], settings):
+        split.micro_step(enqueued)
+    assert whole.gradient.any()
+    assert distance(split.gradient, whole.gradient.double().numpy()) < CLOSE
 
 
 def test_measurements_of_parts_add_up_to_the_executions_ratio() -> None:
