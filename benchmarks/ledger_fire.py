@@ -1,11 +1,13 @@
 """The ledger under fire: a real training whose cells, the core included, are killed at random (SIGKILL) to its end.
 
+First each failpoint (`services.failpoints`; `--failpoints ''` for none) has a process kill itself once. Then cells are
+killed to the end, in an order by chance, the core half of the time. A kill waits until the one before is made good (the
+cell is back, and a step was committed since), and until the mean time between two kills is above three times what a
+restart and a step take, as measured so far; `--interval` gives seconds instead.
+
 Then the log is held against itself: every update summed exactly its batch's micro-steps, and one trainer in this
 process, which nobody kills, does every recorded step again, from policy version 0 on: each step's gradient before
 clipping must agree to 1e-5 (at the weights that the run had), and what all updates did to the weights to 1e-2.
-
-Unless an interval is given, the mean time between two kills is held above three times what a restart and a step take,
-as measured so far; `--failpoints` names points at which processes kill themselves besides (services.failpoints).
 """
 
 import argparse
@@ -19,21 +21,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 import uvloop
 
 from bus.jetstream import Bus
 from gyre.config import Config
+from schemas.envelope import Event
 from schemas.roles import CellRegistered
 from schemas.training import BatchOpened, OptimizerStepped, ReductionOpened
-from services.failpoints import VARIABLE, marks
+from services.failpoints import VARIABLE, Failpoint, marks
 from services.place import new_instance
 from services.reexecute import Rerun, reexecute
 from services.replay import verify
@@ -42,10 +45,10 @@ from services.source import open_source
 
 RATIO = 3.0
 """Mean time between kills in units of a restart and a step, at least."""
-AIMED = 3.4
+AIMED = 3.3
 GRADIENTS, WEIGHTS = 1e-5, 1e-2
 CORE_KILLS = 3
-FIRST_STEP = 3.0  # seconds, until one was measured
+LOOK_SECONDS = 0.05
 
 
 @dataclass
@@ -54,6 +57,8 @@ class Fire:
 
     chance: random.Random
     cells: int
+    deck: list[int] = field(default_factory=list)
+    """Who is to be killed, the next one last."""
     kills: list[tuple[float, int]] = field(default_factory=list)
     """(monotonic seconds, cell)"""
     restarts: list[float] = field(default_factory=list)
@@ -62,61 +67,92 @@ class Fire:
     """From BatchOpened to OptimizerStepped, undisturbed or not, seconds."""
     members: Counter[int] = field(default_factory=Counter)
     """Cells in a sum -> reductions opened with so many."""
-    began: float = 0.0
-    """Monotonic seconds."""
-    first_start: float = 0.0
-    """From the beginning to the first registration of a cell, seconds: what a restart may take here."""
+    opened: float = 0.0
+    """When the latest batch was."""
     dead: dict[int, float] = field(default_factory=dict)
-    deck: list[int] = field(default_factory=list)
-    lit: asyncio.Event = field(default_factory=asyncio.Event)
-    """The first batch is open: the run is under way."""
+    """Cell that is not back -> when it was killed."""
+    struck_at: int = 0
+    """Steps committed when the last kill fell."""
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def victim(self) -> int:
-        """Any cell; in the long run the core half of the time."""
+        """Any cell, the core as often as all others together."""
         if not self.deck:
             self.deck = [*range(1, self.cells), *([0] * (self.cells - 1))]
             self.chance.shuffle(self.deck)
         return self.deck.pop()
 
+    def hear(self, event: Event, now: float) -> None:
+        """Keep the books."""
+        if isinstance(event, CellRegistered) and event.cell in self.dead:
+            self.restarts.append(now - self.dead.pop(event.cell))
+        elif isinstance(event, BatchOpened):
+            self.opened = now
+        elif isinstance(event, ReductionOpened):
+            self.members[len(event.members)] += 1
+        elif isinstance(event, OptimizerStepped):
+            self.steps.append(now - self.opened)
+
     @property
-    def pause(self) -> float:
-        """Mean seconds to the next kill."""
-        return AIMED * (fmean(self.restarts or [self.first_start]) + fmean(self.steps or [FIRST_STEP]))
+    def healed(self) -> bool:
+        """Whether the last kill is made good."""
+        return not self.dead and len(self.steps) > self.struck_at
+
+    @property
+    def unit(self) -> float:
+        """A restart and a step, seconds: means of what was measured so far."""
+        return fmean(self.restarts or [0.0]) + fmean(self.steps)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for the log to make it so."""
+        async with self.news:
+            await self.news.wait_for(holds)
 
 
 async def watch(fire: Fire, bus: Bus) -> None:
-    """Note restarts and steps for ever."""
-    opened = 0.0
+    """Follow the log for ever."""
     async with aclosing(bus.ev.read(0)) as log:
         async for stored in log:
-            now = time.monotonic()
             for event in stored.commit.events if stored.commit else ():
-                if isinstance(event, CellRegistered):
-                    fire.first_start = fire.first_start or now - fire.began
-                if isinstance(event, CellRegistered) and event.cell in fire.dead:
-                    fire.restarts.append(now - fire.dead.pop(event.cell))
-                elif isinstance(event, BatchOpened):
-                    opened = now
-                    fire.lit.set()
-                elif isinstance(event, ReductionOpened):
-                    fire.members[len(event.members)] += 1
-                elif isinstance(event, OptimizerStepped):
-                    fire.steps.append(now - opened)
+                fire.hear(event, time.monotonic())
+            async with fire.news:
+                fire.news.notify_all()
 
 
-async def burn(fire: Fire, folder: Path, interval: float) -> None:
-    """Kill for ever, on a busy machine not faster than cells come back; one that is not back yet is spared."""
-    await fire.lit.wait()
+async def burn(fire: Fire, folder: Path, options: argparse.Namespace) -> None:
+    """Kill for ever, after all failpoints."""
+    await fire.until(lambda: {each.name for each in marks(folder).glob("*")} >= points(options) and bool(fire.steps))
+    fire.struck_at = len(fire.steps)
+    began = time.monotonic()
     while True:
-        mean = max(interval, fmean(fire.restarts or [0.0])) if interval else fire.pause
-        await asyncio.sleep(mean * fire.chance.uniform(0.5, 1.5))
-        cell = fire.victim()
-        pid = cells(folder).get(cell)
-        if pid is not None and cell not in fire.dead:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-                fire.kills.append((time.monotonic(), cell))
-                fire.dead[cell] = time.monotonic()
+        wish = time.monotonic() + fire.chance.uniform(0.5, 1.0) * (options.interval or RATIO * fire.unit)
+        await fire.until(lambda: fire.healed)
+        while time.monotonic() < max(wish, 0.0 if options.interval else earliest(fire, began)):  # noqa: ASYNC110 (clock)
+            await asyncio.sleep(LOOK_SECONDS)
+        strike(fire, folder)
+
+
+def earliest(fire: Fire, began: float) -> float:
+    """When the next kill may fall so that the mean interval is what it must be, monotonic seconds."""
+    first = fire.kills[0][0] if fire.kills else began
+    return first + len(fire.kills) * AIMED * fire.unit
+
+
+def strike(fire: Fire, folder: Path) -> None:
+    """Kill the next one."""
+    cell = fire.victim()
+    pid = cells(folder).get(cell)
+    if pid is None:  # the run is over
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        fire.kills.append((time.monotonic(), cell))
+        fire.dead[cell], fire.struck_at = time.monotonic(), len(fire.steps)
+
+
+def points(options: argparse.Namespace) -> set[str]:
+    """The failpoints that are asked for."""
+    return {each.strip() for each in options.failpoints.split(",") if each.strip()}
 
 
 def cells(folder: Path) -> dict[int, int]:
@@ -171,11 +207,10 @@ async def trained(opened: Opened, fire: Fire, options: argparse.Namespace) -> di
         str(opened.folder.parent),
         "--json",
     ]
-    fire.began = time.monotonic()
     run = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, env=os.environ | {VARIABLE: options.failpoints}
     )
-    tasks = [asyncio.create_task(work) for work in (watch(fire, bus), burn(fire, opened.folder, options.interval))]
+    tasks = [asyncio.create_task(work) for work in (watch(fire, bus), burn(fire, opened.folder, options))]
     try:
         out, _ = await run.communicate()
     finally:
@@ -228,13 +263,13 @@ def numbers(fire: Fire, done: Rerun) -> dict[str, Any]:
 def failures(report: dict[str, Any], summary: dict[str, Any], options: argparse.Namespace) -> list[str]:
     """What is asked of the run and does not hold."""
     core, ratio = report["kills_by_cell"].get(0, 0), report["interval_ratio"]
-    points = {each.strip() for each in options.failpoints.split(",") if each.strip()}
     asked = {
         "every step is committed": summary["steps"] == options.steps,
         "each micro-step is in its update": summary["micro_steps"] == summary["micro_steps_committed"],
         "d = p = f": summary["dispatched"] == summary["launched"] == summary["terminated"],
         f"weights within {WEIGHTS}": report["update_apart"] is not None and report["update_apart"] <= WEIGHTS,
-        "every failpoint fired": points == set(report["failpoints"]),
+        "every failpoint fired": points(options) == set(report["failpoints"]),
+        f"{options.kills} kills": report["kills"] >= options.kills,
         f"{options.core_kills} kills of the core": core >= options.core_kills,
         f"interval of {RATIO} restarts and steps": bool(options.interval) or (ratio is not None and ratio >= RATIO),
     }
@@ -256,9 +291,10 @@ def main() -> int:
     parser.add_argument("--cells", type=int, default=3)
     parser.add_argument("--groups", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--interval", type=float, default=0.0, help="mean seconds between kills; 0: as measured")
+    parser.add_argument("--kills", type=int, default=8, help="fewest kills")
+    parser.add_argument("--interval", type=float, default=0.0, help="seconds between kills; 0: as measured")
     parser.add_argument("--core-kills", type=int, default=CORE_KILLS, help="fewest kills of the core")
-    parser.add_argument("--failpoints", default="", help="names, separated by commas")
+    parser.add_argument("--failpoints", default=",".join(get_args(Failpoint)), help="names, separated by commas")
     parser.add_argument("--folder", type=Path, help="keep the run there")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
