@@ -16,6 +16,7 @@ from typing import Any
 from bus.jetstream import Bus
 from bus.log import ReadLog, Stored
 from gyre.config import Config
+from gyre.core.routes import Routes, evolve
 from schemas.calls import RecordsSealed
 from schemas.dispatch import ExecutionDispatched, ExecutionTerminated, LaunchGranted
 from schemas.envelope import Event
@@ -118,6 +119,8 @@ class Stage:
     switches: int = 0
     settled: dict[str, Event] = field(default_factory=dict)
     """Transition -> how it ended."""
+    routes: Routes = field(default_factory=Routes)
+    all_begun: bool = False
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def follow(self) -> None:
@@ -130,6 +133,7 @@ class Stage:
                     self.news.notify_all()
 
     def _note(self, event: Event) -> None:
+        self.routes = evolve(self.routes, event)
         match event:
             case CellRegistered(cell=index):
                 self.registered[index] = event
@@ -156,6 +160,7 @@ class Stage:
             dispatched = ExecutionDispatched(execution=name, group=group, task=task, index=0, version=0, seed=number)
             await self._say(("execution", name, "dispatched"), dispatched, name)
             await self._say(("execution", name, "granted"), LaunchGranted(execution=name), name)
+        self.all_begun = True
         await self.until(lambda: self.sealed == count)
 
     async def switch(self, index: int, to: CellRole) -> None:
@@ -168,14 +173,22 @@ class Stage:
         assert isinstance(self.settled[name], RoleTransitionCompleted), self.settled[name]
 
     async def bursts(self, rest_seconds: float) -> None:
-        """As in a burst, for ever: cells go to training one by one, core first, all but the last, and come back."""
+        """As in a burst, for ever: cells go to training one by one, core first, all but the last, and come back.
+
+        While executions are to come, a cell goes when it serves one: there is something to move.
+        """
         while True:
             for index in range(self.cells - 1):
+                await self.until(lambda index=index: self.all_begun or self._serves(index))  # type: ignore[misc]
                 await self.switch(index, "train")
                 await asyncio.sleep(rest_seconds)
             for index in reversed(range(self.cells - 1)):
                 await self.switch(index, "rollout")
                 await asyncio.sleep(rest_seconds)
+
+    def _serves(self, index: int) -> bool:
+        closing = set(self.routes.closing)
+        return any(cell == index and name not in closing for name, cell in self.routes.assigned.items())
 
     async def _say(self, entity: tuple[str, ...], event: Event, correlation: str) -> None:
         commit = self.place.commit((event,), as_of=0, correlation=correlation)
