@@ -10,7 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from gyre.config import Config
-from services import cli_compare, cli_doctor, cli_inspect, cli_log, cli_plan, cli_plot, cli_regrade, cli_simulate
+from services import (
+    cli_compare,
+    cli_dashboard,
+    cli_doctor,
+    cli_inspect,
+    cli_log,
+    cli_plan,
+    cli_plot,
+    cli_regrade,
+    cli_simulate,
+)
 from services.cli_errors import Errors, fail
 
 app = typer.Typer(
@@ -37,6 +47,7 @@ for command in (
     *cli_inspect.COMMANDS,
     *cli_regrade.COMMANDS,
     *cli_compare.COMMANDS,
+    *cli_dashboard.COMMANDS,
     *cli_doctor.COMMANDS,
     *cli_plan.COMMANDS,
     *cli_plot.COMMANDS,

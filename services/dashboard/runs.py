@@ -1,0 +1,84 @@
+"""Which runs there are, and those that somebody looks at: followed while they are, and a few for a while after."""
+
+import asyncio
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from gyre.errors import GyreError
+from services.dashboard.watch import Watch
+from services.place import NOTE
+
+OPEN_MOST = 4
+"""Runs that are followed at a time; the one that was looked at longest ago is let go."""
+LISTED = 500
+
+
+class UnknownRun(GyreError):
+    """No such run here."""
+
+
+class Runs:
+    """The runs of a folder, one of them, or an archive."""
+
+    def __init__(self, target: str | None, folder: Path) -> None:
+        """`target`: a run's name, the path of an archive or of a folder of runs; None: the folder `folder`.
+
+        Raises:
+            UnknownRun: it is nothing of this.
+        """
+        path = Path(target) if target is not None else folder
+        self._one: str | None = None
+        self._folder = folder
+        if target is not None and path.is_file():
+            self._targets = {path.name.removesuffix(".jsonl.zst"): str(path)}
+            self._one = next(iter(self._targets))
+        elif target is not None and (folder / target / NOTE).is_file():
+            self._targets, self._one = {target: target}, target
+        elif path.is_dir() or target is None:
+            self._folder, self._targets = path, {}
+        else:
+            raise UnknownRun(f"{target}: neither an archive, nor a folder of runs, nor a run in {folder}")
+        self._open: OrderedDict[str, tuple[Watch, asyncio.Task[None]]] = OrderedDict()
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Name, whether it has its archive, and when it was begun; the newest first."""
+        if self._one is not None:
+            return [{"run": self._one, "finished": None, "began": None}]
+        notes = sorted(self._folder.glob(f"*/{NOTE}"), key=lambda path: path.stat().st_mtime, reverse=True)
+        return [
+            {
+                "run": note.parent.name,
+                "finished": (note.parent / f"{note.parent.name}.jsonl.zst").is_file(),
+                "began": note.stat().st_mtime,
+            }
+            for note in notes[:LISTED]
+        ]
+
+    def watch(self, name: str) -> Watch:
+        """The run, followed from now on. Raises `UnknownRun`."""
+        if name in self._open:
+            self._open.move_to_end(name)
+            return self._open[name][0]
+        watch = Watch(self._target(name), self._folder)
+        self._open[name] = watch, asyncio.create_task(watch.follow())
+        while len(self._open) > OPEN_MOST:
+            _, (_, task) = self._open.popitem(last=False)
+            task.cancel()
+        return watch
+
+    async def close(self) -> None:
+        """Let all go."""
+        tasks = [task for _, task in self._open.values()]
+        self._open.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _target(self, name: str) -> str:
+        if self._one is not None:
+            if name == self._one:
+                return self._targets[name]
+        elif name in {each["run"] for each in self.listed()}:
+            return name
+        raise UnknownRun(f"run {name[:80]}: not here; `gyre runs` lists them")

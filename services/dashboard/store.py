@@ -1,0 +1,54 @@
+"""The dashboard's tables of one run: small rows in a file of its own, which goes when it is closed.
+
+What a question costs in memory does not depend on how long the log is. One writes, in the event loop; questions go
+through a connection of their own, one at a time, from any thread, and see what was kept last.
+"""
+
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from services.dashboard.rows import TABLES, Change
+
+Ask = Callable[[str, Mapping[str, Any]], list[tuple[Any, ...]]]
+"""SQL and its parameters to rows."""
+_SETTINGS = "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE;"
+
+
+class Store:
+    """Tables of `rows.TABLES`."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._folder = tempfile.TemporaryDirectory(prefix="gyre-dashboard-")
+        path = Path(self._folder.name) / "rows.db"
+        self._writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._writer.executescript(_SETTINGS + TABLES)
+        self._writer.execute("BEGIN")
+        self._reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._turn = threading.Lock()
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Make changes; questions see them after `keep`."""
+        for statement, values in changes:
+            self._writer.execute(statement, values)
+
+    def keep(self) -> None:
+        """Let questions see all changes so far."""
+        self._writer.execute("COMMIT")
+        self._writer.execute("BEGIN")
+
+    def ask(self, sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """The rows of a SELECT."""
+        with self._turn:
+            return self._reader.execute(sql, dict(parameters)).fetchall()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._turn:
+            self._reader.close()
+        self._writer.close()
+        self._folder.cleanup()

@@ -1,0 +1,216 @@
+"""One run, followed: its log folded into rows and a timeline as it grows, and what a page shows of it as of a time."""
+
+import asyncio
+import logging
+import time
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from bus.errors import BusError
+from bus.log import Stored
+from gyre.config import Config
+from gyre.core.timeline import Lane
+from gyre.core.timeline_fold import TimelineFold
+from gyre.errors import GyreError
+from schemas.runs import RunStarted
+from services.dashboard import panels_rollout, panels_training
+from services.dashboard.cells import cells
+from services.dashboard.rows import changes
+from services.dashboard.store import Ask, Store
+from services.source import Source, open_source
+
+KEEP_SECONDS = 0.1
+"""How often what was read is shown."""
+AGAIN_SECONDS = 2.0
+_LOG = logging.getLogger(__name__)
+Sections = dict[str, bytes]
+"""Name -> JSON: each is sent again only when it changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a page shows of a run needs besides the rows."""
+
+    head: dict[str, Any]
+    at: float
+    now: bool
+    lanes: tuple[Lane, ...]
+
+
+class Watch:
+    """A run that is followed while this lives; `follow` is its task."""
+
+    def __init__(self, target: str, runs: Path) -> None:
+        """`target`: name of a run in the folder `runs`, or path of an archive."""
+        self.target, self.runs = target, runs
+        self.store = Store()
+        self.version = 0
+        """Grows whenever there is more to show."""
+        self.source: Source | None = None
+        self._changed = asyncio.Condition()
+        self._fold = TimelineFold()
+        self._zero = self._last = 0
+        self._sequence = self._head = 0
+        self._begin: dict[str, Any] = {}
+        self._state, self._problem = "opening", ""
+        self._kept: tuple[int, Sections] = (-1, {})
+        self._building = asyncio.Lock()
+
+    async def follow(self) -> None:
+        """Read until the archive ends, or for ever; trouble is said and tried again."""
+        keeping = asyncio.create_task(self._keep())
+        try:
+            while True:
+                try:
+                    await self._read()
+                except (GyreError, BusError, OSError) as error:
+                    self._problem = str(error).splitlines()[0]
+                    _LOG.warning("%s", self._problem)
+                    await self._show()
+                await asyncio.sleep(AGAIN_SECONDS)
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            self.store.close()
+
+    async def opened(self) -> Source:
+        """Its log, once it is open. Raises `GyreError` when that cannot be."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.source is not None or self._problem)
+        if self.source is None:
+            raise GyreError(self._problem)
+        return self.source
+
+    async def newer(self, version: int, patience_seconds: float) -> None:
+        """Wait until there is more to show than at a version."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_seconds), self._changed:
+                await self._changed.wait_for(lambda: self.version > version)
+
+    async def caught_up(self) -> None:
+        """Wait until what the log held when it was opened is shown, or it cannot be opened."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._state not in ("opening", "reading") or self._problem)
+
+    async def sections(self, at: float | None = None) -> Sections:
+        """What a page shows: now, or as of seconds since the first event."""
+        if at is not None:
+            return await asyncio.to_thread(_sections, self.store.ask, self._moment(at))
+        async with self._building:
+            self.store.keep()
+            version = self.version
+            if self._kept[0] != version:
+                self._kept = version, await asyncio.to_thread(_sections, self.store.ask, self._moment(None))
+            return self._kept[1]
+
+    @property
+    def seconds(self) -> float:
+        """From the first event to the latest."""
+        return (self._last - self._zero) / 1e9
+
+    async def _read(self) -> None:
+        async with open_source(self.target, self.runs) as source:
+            self.source, self._head, self._problem = source, await source.ev.head(), ""
+            self._state = "reading" if self._head > self._sequence else self._settled()
+            await self._show()
+            try:
+                async with aclosing(source.ev.read(self._sequence)) as log:
+                    async for stored in log:
+                        self._take(stored)
+                self._state = self._settled()
+                await asyncio.Event().wait()  # an archive never grows; its source stays open for whoever looks into it
+            finally:
+                self.source = None
+
+    def _take(self, stored: Stored) -> None:
+        self._sequence = stored.sequence
+        commit = stored.commit
+        if commit is not None:
+            self._zero = self._zero or commit.time
+            self._last = max(self._last, commit.time)
+            at = (commit.time - self._zero) / 1e9
+            for event in commit.events:
+                self._fold.add(at, event)
+                self.store.apply(changes(stored.sequence, at, event))
+                if isinstance(event, RunStarted):
+                    self._begin = _begun(event)
+        if stored.sequence >= self._head:
+            self._state = self._settled()
+
+    def _settled(self) -> str:
+        return "archive" if self.source and self.source.folder is None else "live"
+
+    async def _keep(self) -> None:
+        shown = -1
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            if self._sequence != shown:
+                shown = self._sequence
+                await self._show()
+
+    async def _show(self) -> None:
+        self.store.keep()
+        async with self._changed:
+            self.version += 1
+            self._changed.notify_all()
+
+    def _moment(self, at: float | None) -> Moment:
+        timeline = self._fold.timeline()
+        head = {
+            "run": self.source.run if self.source else Path(self.target).name,
+            "state": self._state,
+            "problem": self._problem,
+            "seconds": self.seconds,
+            "at": at,
+            "began": datetime.fromtimestamp(self._zero / 1e9, UTC).isoformat(timespec="seconds") if self._zero else "",
+            "quiet": max(0.0, time.time() - self._last / 1e9) if self._last and self._state == "live" else None,
+            "sequence": self._sequence,
+            "head": max(self._head, self._sequence),
+            **self._begin,
+        }
+        return Moment(head, self.seconds if at is None else min(max(at, 0.0), self.seconds), at is None, timeline.lanes)
+
+
+def _begun(event: RunStarted) -> dict[str, Any]:
+    """Of the configuration only what a page shows: commands and folders are nobody's business."""
+    config = Config.recorded(event.config)
+    schedule = config.schedule
+    return {
+        "config": {
+            "steps": config.run.steps,
+            "kind": schedule.kind,
+            "groups": schedule.groups,
+            "executions": schedule.executions,
+            "phi": schedule.phi,
+            "mu": schedule.mu,
+            "cells": config.cells.count,
+            "standalone": config.cells.standalone,
+            "code": event.code_version,
+            "seed": event.seed,
+        }
+    }
+
+
+def _sections(ask: Ask, moment: Moment) -> Sections:
+    at = moment.at
+    ends = {
+        name: [when, detail]
+        for name, when, detail in ask("SELECT name, at, detail FROM ends WHERE at <= :at", {"at": at})
+    }
+    found = {
+        "head": {**moment.head, "ends": ends},
+        "counters": panels_rollout.counters(ask, at),
+        "cells": cells(moment.lanes, at, use=moment.now),
+        "levels": panels_rollout.levels(ask, at),
+        "batch": panels_training.batch(ask, at),
+        "steps": panels_training.steps(ask, at),
+        "ends": panels_rollout.ends(ask, at),
+        "groups": panels_rollout.groups(ask, at),
+        "tasks": panels_rollout.tasks(ask, at),
+    }
+    return {name: orjson.dumps(section) for name, section in found.items()}
