@@ -10,18 +10,32 @@ from typing import Any
 from gyre.core import ledger
 from schemas.envelope import Event
 from schemas.refs import WeightsRef
+from schemas.rewards import GroupReady
 from schemas.runs import RunStarted
 from schemas.training import (
     Contribution,
     ExecutionStats,
     GradientReduced,
+    GroupAssigned,
     MicroStepCompleted,
     MicroStepEnqueued,
     OptimizerStepped,
     ReductionOpened,
+    TrajectoriesAdmitted,
 )
 
 Stats = tuple[ExecutionStats, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGroup:
+    """One group of a step's batch: what its advantages are made from, and where its trajectories are."""
+
+    group: str
+    rewards: dict[str, float | None]
+    """Execution -> reward, in the order of their place; None for the excluded."""
+    admitted: dict[str, int] = field(default_factory=dict)
+    """Execution -> sequence of its TrajectoriesAdmitted, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +57,8 @@ class RecordedStep:
     """What the completions of these contributions found."""
     reduced: GradientReduced
     stepped: OptimizerStepped
+    groups: tuple[RecordedGroup, ...] = ()
+    """In the order in which they were assigned."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -60,6 +76,10 @@ class Recording:
     measured: dict[int, int] = field(default_factory=dict)
     stats: dict[int, Stats] = field(default_factory=dict)
     """Claim -> what its completion found."""
+    ready: dict[str, RecordedGroup] = field(default_factory=dict)
+    """Groups that are ready and in no batch."""
+    groups: tuple[RecordedGroup, ...] = ()
+    """Those of the step that is collecting."""
     opened: ReductionOpened | None = None
     reduced: GradientReduced | None = None
     steps: tuple[RecordedStep, ...] = ()
@@ -95,6 +115,27 @@ def _started(state: Recording, sequence: int, event: RunStarted) -> Recording:  
     return replace(state, weights=event.weights)
 
 
+def _ready(state: Recording, sequence: int, event: GroupReady) -> Recording:  # noqa: ARG001 - a handler
+    group = RecordedGroup(event.group, {each.execution: each.reward for each in event.outcomes})
+    return replace(state, ready=state.ready | {event.group: group})
+
+
+def _admitted(state: Recording, sequence: int, event: TrajectoriesAdmitted) -> Recording:
+    group = state.ready.get(event.group)
+    if group is None or event.execution in group.admitted:
+        return state
+    more = replace(group, admitted=group.admitted | {event.execution: sequence})
+    return replace(state, ready=state.ready | {event.group: more})
+
+
+def _assigned(state: Recording, sequence: int, event: GroupAssigned) -> Recording:  # noqa: ARG001 - a handler
+    group = state.ready.get(event.group)
+    if group is None:
+        return state
+    left = {name: each for name, each in state.ready.items() if name != event.group}
+    return replace(state, ready=left, groups=(*state.groups, group))
+
+
 def _enqueued(state: Recording, sequence: int, event: MicroStepEnqueued) -> Recording:
     if event.kind == "measure":
         return replace(state, measured=state.measured | {event.micro_step: sequence})
@@ -115,7 +156,7 @@ def _reduced(state: Recording, sequence: int, event: GradientReduced) -> Recordi
 
 def _stepped(state: Recording, sequence: int, event: OptimizerStepped) -> Recording:  # noqa: ARG001 - a handler
     if state.weights is None or state.opened is None or state.reduced is None:  # the log does not begin at its start
-        return Recording(event.weights, event.optimizer, steps=state.steps)
+        return Recording(event.weights, event.optimizer, ready=state.ready, steps=state.steps)
     done = RecordedStep(
         step=event.step,
         weights=state.weights,
@@ -126,12 +167,16 @@ def _stepped(state: Recording, sequence: int, event: OptimizerStepped) -> Record
         stats=tuple(state.stats.get(each.claim, ()) for each in state.opened.contributions),
         reduced=state.reduced,
         stepped=event,
+        groups=state.groups,
     )
-    return Recording(event.weights, event.optimizer, steps=(*state.steps, done))
+    return Recording(event.weights, event.optimizer, ready=state.ready, steps=(*state.steps, done))
 
 
 _HANDLERS: Mapping[type[Any], Callable[[Recording, int, Any], Recording]] = {
     RunStarted: _started,
+    GroupReady: _ready,
+    TrajectoriesAdmitted: _admitted,
+    GroupAssigned: _assigned,
     MicroStepEnqueued: _enqueued,
     MicroStepCompleted: _completed,
     ReductionOpened: _opened,

@@ -2,12 +2,19 @@
 
 from functools import reduce
 
-from gyre.core.recorded import RecordedStep, Recording, evolve, merged
+from gyre.core.recorded import RecordedGroup, RecordedStep, Recording, evolve, merged
 from schemas.envelope import Event
 from schemas.refs import WeightsRef
 from schemas.runs import RunStarted
-from schemas.training import Contribution, ExecutionStats, GradientReduced, MicroStepCompleted, ReductionOpened
-from tests.core.facts import WEIGHTS, enqueued, stepped
+from schemas.training import (
+    Contribution,
+    ExecutionStats,
+    GradientReduced,
+    GroupAssigned,
+    MicroStepCompleted,
+    ReductionOpened,
+)
+from tests.core.facts import WEIGHTS, admitted, enqueued, group_ready, stepped
 
 FIRST = WeightsRef(digest="1" * 64, size=1, address="weights/first")
 STARTED = RunStarted(
@@ -76,3 +83,18 @@ def test_what_micro_steps_found_is_added_up_by_execution() -> None:
     whole = merged(step.stats)
     assert whole["a"] == found("a", 4, 3.0).model_copy(update={"max_delta_log_p": 0.2, "k3": 2.0})
     assert whole["b"] == found("b", 2, 4.0)
+
+
+def test_a_step_knows_its_groups_with_their_rewards_and_where_their_trajectories_are() -> None:
+    ready = (group_ready(0, 2), admitted(0, 0, (3,)), admitted(0, 1, (3,)), group_ready(1, 2), admitted(1, 0, (3,)))
+    assigned = GroupAssigned(step=1, group="g0", version=0, staleness=0)
+    (step,) = recording(STARTED, *ready, assigned, *STORY[1:])
+    assert step.groups == (RecordedGroup("g0", {"x0-0": 0.5, "x0-1": 0.5}, {"x0-0": 3, "x0-1": 4}),)
+
+
+def test_a_group_that_is_ready_early_waits_for_its_own_step() -> None:
+    early = (group_ready(0, 2), admitted(0, 0, (3,)))
+    assigned = GroupAssigned(step=2, group="g0", version=0, staleness=1)
+    first, second = recording(STARTED, *early, *STORY[1:], assigned, enqueued(2, 0), opened(1), reduced(1), stepped(2))
+    assert first.groups == ()
+    assert [(each.group, each.admitted) for each in second.groups] == [("g0", {"x0-0": 3})]
