@@ -14,19 +14,19 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 from pydantic import ValidationError
 
-from bus import codec, reader, streams
+from bus import codec, reader, streams, users
 from bus.archive_file import ArchiveLimits, ArchiveWriter, Footer, writing
 from bus.archive_log import Archive, ArchiveLog, open_archive
 from bus.blobs import SCHEME, BlobError, Blobs
 from bus.errors import Refused
 from bus.group import Group, commit_group
+from bus.jetstream import open_link
 from bus.link import Link
 from schemas.refs import BlobRef
 from schemas.speakers import Stream
 
 _GROUP_MOST = 500
 _GROUP_BYTES = 4 << 20
-_SERVICE = "archive"
 PATIENCE_SECONDS = 60.0
 
 
@@ -85,7 +85,7 @@ async def export_run(url: str, run: str, folder: Path, path: Path) -> Footer:
         Unavailable: no server answers at the URL.
         NoStream: the run is not there.
     """
-    async with _connected(url) as link:
+    async with _connected(url, folder, users.READER) as link:
         ev, calls = ServerStream(link, streams.ev_stream(run)), ServerStream(link, streams.call_stream(run))
         return await export(path, run, ev, calls, Blobs(folder / "blobs"))
 
@@ -117,7 +117,7 @@ async def import_run(url: str, path: Path, folder: Path, limits: ArchiveLimits |
         Unavailable: no server answers at the URL.
     """
     with open_archive(path, limits) as archive:
-        async with _connected(url) as link:
+        async with _connected(url, folder, users.IMPORTER) as link:
             _copy_blobs(archive.blobs, Blobs(folder / "blobs"))
             await streams.provision(link, archive.run, _room(archive))
             await _fill(link, streams.ev_stream(archive.run), archive.ev)
@@ -243,8 +243,8 @@ async def _groups(log: ArchiveLog, after: int) -> AsyncIterator[tuple[int, list[
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[Link]:
-    link = await Link(url, PATIENCE_SECONDS).open(_SERVICE, _SERVICE)
+async def _connected(url: str, folder: Path, user: str) -> AsyncIterator[Link]:
+    link = await open_link(url, folder, user, user, PATIENCE_SECONDS)
     try:
         yield link
     finally:

@@ -6,6 +6,7 @@ BusError
 └── Refused             stop: sending it again changes nothing
     ├── StreamFull      the stream's size limit is reached
     ├── NoStream        the run was never provisioned, or is gone
+    ├── Denied          this user may not do that, or is unknown
     ├── LogDamaged      a stored sequence is missing for good
     └── ServerFailed    the embedded server cannot be started
         └── DiskFull    the disk of its store has no room
@@ -39,6 +40,10 @@ class StreamFull(Refused):
 
 class NoStream(Refused):
     """No such stream: the run was never provisioned on this server, or was deleted."""
+
+
+class Denied(Refused):
+    """The server does not let this user do that, or does not know the user."""
 
 
 class LogDamaged(Refused):

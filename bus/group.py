@@ -52,7 +52,8 @@ async def commit_group(link: Link, group: Group) -> int:
 
 
 async def _once(link: Link, group: Group) -> int:
-    answer = answers.read((await link.exchange(lambda token: _send(link, group, token), _ANSWER_SECONDS)).data)
+    said = {subject for subject, _ in group.members}
+    answer = answers.read((await link.exchange(lambda token: _send(link, group, token), _ANSWER_SECONDS, said)).data)
     if answer.code == answers.DUPLICATE_IN_BATCH:
         answer = answers.read((await link.exchange(lambda token: _ask_again(link, group, token), _ANSWER_SECONDS)).data)
         if answer.sequence:

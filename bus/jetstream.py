@@ -9,7 +9,7 @@ from typing import Literal
 import nats.errors
 from nats.aio.msg import Msg
 
-from bus import codec, reader, streams, subjects
+from bus import codec, credentials, reader, streams, subjects, users
 from bus.blobs import Blobs
 from bus.errors import Conflict
 from bus.link import Link
@@ -99,6 +99,29 @@ class JetStreamLog:
         return int(headers["Nats-Sequence"]), headers["Nats-Subject"], message.data
 
 
+async def open_link(url: str, folder: Path, service: str, name: str, patience_seconds: float) -> Link:
+    """A connection as this service to the server of the run in this folder. Raises `Unavailable`, `Denied`."""
+    login = credentials.login(url, folder, service)
+
+    def who() -> tuple[str, str]:
+        found = credentials.login(url, folder, service)
+        return found.user, found.password
+
+    return await Link(login.url, patience_seconds, who).open(name, login.inbox(service))
+
+
+async def _provision(link: Link, url: str, folder: Path, run: str, limits: streams.Limits) -> None:
+    """Make the run's streams as the one who may; where that is nobody else, over the same connection."""
+    if credentials.login(url, folder, users.PROVISIONER).user in ("", link.user):
+        await streams.provision(link, run, limits)
+        return
+    other = await open_link(url, folder, users.PROVISIONER, users.PROVISIONER, link.patience_seconds)
+    try:
+        await streams.provision(other, run, limits)
+    finally:
+        await other.close()
+
+
 class Bus:
     """A service's view of one run on a server; implements `bus.log.BusPort`."""
 
@@ -131,7 +154,7 @@ class Bus:
             run: whose logs these are.
             service: kind of the process; also the prefix of its inboxes.
             instance: this process of that kind.
-            folder: the run folder; blobs lie in its `blobs`.
+            folder: the run folder; blobs lie in its `blobs`, passwords in its `users` (`bus.credentials`).
             create: make the run's streams, or bring them to `limits`. Only a provisioner does.
             sync: how the server syncs (`NatsServer.sync`): under "always" concurrent commits share a sync.
             limits: sizes and leases; read with `create` only.
@@ -139,13 +162,14 @@ class Bus:
 
         Raises:
             Unavailable: no server answers at the URL.
+            Denied: the server does not take the service's user.
             NoStream: the run was never provisioned there.
         """
         subjects.everything(run)
-        link = await Link(url, patience_seconds).open(f"{service}-{instance}", service)
+        link = await open_link(url, folder, service, f"{service}-{instance}", patience_seconds)
         try:
             if create:
-                await streams.provision(link, run, limits or streams.Limits())
+                await _provision(link, url, folder, run, limits or streams.Limits())
             await link.last_sequence(streams.ev_stream(run))
             bus = cls(link, run, service, instance, folder, sync == "always")
             await bus.ev.start()

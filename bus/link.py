@@ -7,7 +7,8 @@ here.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import nats.errors
@@ -16,7 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from bus.errors import NoStream, Unavailable
+from bus.errors import Denied, NoStream, Unavailable
 from bus.pipeline import Pipeline
 
 LOG = logging.getLogger(__name__)
@@ -24,6 +25,10 @@ _ANSWER_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
 _CLOSE_SECONDS = 5.0
 _PENDING_BYTES = 8 << 20
+Who = tuple[str, str]
+"""User and password."""
+NOBODY: Who = ("", "")
+_DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE)
 
 
 class LostError(Exception):
@@ -33,21 +38,26 @@ class LostError(Exception):
 class Link:
     """A connection; `generation` counts how often it was made anew."""
 
-    def __init__(self, url: str, patience_seconds: float) -> None:
-        """Remember where to; `open` connects."""
-        self.url, self.patience_seconds = url, patience_seconds
+    def __init__(self, url: str, patience_seconds: float, who: Callable[[], Who] = lambda: NOBODY) -> None:
+        """Remember where to; `open` connects. `who` is asked each time: another server may want another login."""
+        self.url, self.patience_seconds, self._who = url, patience_seconds, who
         self.nc = Client()
         self.generation = 0
         self.up = asyncio.Event()
         self._trouble = ""
         self._watchers: set[Callable[[], None]] = set()
+        self._refusals: set[Callable[[str], None]] = set()
+        self._told: set[str] = set()
+        self._opened = False
         self._subscriptions: set[Subscription] = set()
 
     async def open(self, name: str, inbox: str) -> "Link":
-        """Connect; `Unavailable` when no server answers within patience."""
+        """Connect; `Unavailable` when no server answers within patience, `Denied` when it does not take the login."""
         connecting = self.nc.connect(
             servers=[self.url],
             name=name,
+            user=lambda: self._who()[0],
+            password=lambda: self._who()[1],
             error_cb=self._on_error,
             disconnected_cb=self._on_disconnect,
             reconnected_cb=self._on_reconnect,
@@ -63,16 +73,25 @@ class Link:
         try:
             async with asyncio.timeout(self.patience_seconds):
                 await connecting
+        except Denied:
+            await self.close()
+            raise
         except (TimeoutError, nats.errors.Error, OSError) as error:
             await self.close()
             why = self._trouble or line(error)
             raise Unavailable(
                 f"url {self.url}: no NATS server answers ({why}); start one or correct the URL"
             ) from error
+        self._opened = True
         self.pipeline = Pipeline(self.nc)
         await self.subscribe(self.pipeline.filter, self.pipeline.on_answer)
         self.up.set()
         return self
+
+    @property
+    def user(self) -> str:
+        """As whom, for messages."""
+        return self._who()[0] or "without a name"
 
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call this (must not raise) whenever the connection was lost or made anew."""
@@ -81,6 +100,21 @@ class Link:
     def unwatch(self, watcher: Callable[[], None]) -> None:
         """Stop calling it."""
         self._watchers.discard(watcher)
+
+    def watch_refusals(self, watcher: Callable[[str], None]) -> None:
+        """Call this (must not raise) with each subject, in lower case, on which the server lets us say nothing."""
+        self._refusals.add(watcher)
+
+    def unwatch_refusals(self, watcher: Callable[[str], None]) -> None:
+        """Stop calling it."""
+        self._refusals.discard(watcher)
+
+    def denied(self, subject: str) -> Denied:
+        """The error for a subject that this user may not use."""
+        return Denied(
+            f"subject {subject}: user {self.user} may not publish there on {self.url}; "
+            "`gyre users` tells what each user may do"
+        )
 
     async def subscribe(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> Subscription:
         """Listen, across reconnects, until `unsubscribe` or the end."""
@@ -94,16 +128,28 @@ class Link:
         with contextlib.suppress(nats.errors.Error, OSError):
             await subscription.unsubscribe()
 
-    async def exchange(self, send: Callable[[int], Awaitable[None]], seconds: float) -> Msg:
-        """Send under a pipeline token and wait for its answer; `LostError` when the connection changes first."""
+    async def exchange(
+        self, send: Callable[[int], Awaitable[None]], seconds: float, subjects: Collection[str] = ()
+    ) -> Msg:
+        """Send under a pipeline token and wait for its answer.
+
+        Raises:
+            LostError: the connection changed first, or time is up.
+            Denied: this user may not publish on one of the `subjects` that are sent on.
+        """
         outcome: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
 
         def lost() -> None:
             if not outcome.done():
                 outcome.set_exception(LostError("the connection was lost"))
 
+        def refused(subject: str) -> None:
+            if not outcome.done() and (ours := [each for each in subjects if each.lower() == subject]):
+                outcome.set_exception(self.denied(ours[0]))
+
         token = self.pipeline.expect(lambda message: None if outcome.done() else outcome.set_result(message))
         self.watch(lost)
+        self.watch_refusals(refused)
         try:
             if not self.up.is_set():
                 raise LostError("not connected")
@@ -114,18 +160,21 @@ class Link:
             raise LostError(line(error)) from error
         finally:
             self.unwatch(lost)
+            self.unwatch_refusals(refused)
             self.pipeline.forget(token)
             if not outcome.cancel() and not outcome.cancelled():
                 outcome.exception()  # seen, even where sending failed first
 
     async def ask(self, subject: str, request: dict[str, Any] | None = None) -> Msg:
-        """One repeatable request to the server; `Unavailable` when it does not answer within patience."""
+        """One repeatable request to the server. Raises `Denied`, or `Unavailable` without an answer in patience."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience_seconds
         body = orjson.dumps(request) if request else b""
         while True:
             try:
-                message = await self.exchange(lambda token: self.pipeline.send(token, subject, body), _ANSWER_SECONDS)
+                message = await self.exchange(
+                    lambda token: self.pipeline.send(token, subject, body), _ANSWER_SECONDS, (subject,)
+                )
                 if not _nobody(message):
                     return message
                 why = "nobody answers there"
@@ -159,8 +208,23 @@ class Link:
                 await self.nc.close()
 
     async def _on_error(self, error: Exception) -> None:
+        """Must not raise once there is a connection; before, raising ends the tries."""
         self._trouble = line(error)
         LOG.debug("nats: %s", self._trouble)
+        if found := _DENIED.search(self._trouble):
+            self._refuse(*found.groups())
+        elif not self._opened and "authorization violation" in self._trouble.lower():
+            raise Denied(
+                f"url {self.url}: the server does not take user {self.user} with this password; see `gyre users --help`"
+            )
+
+    def _refuse(self, how: str, subject: str) -> None:
+        if f"{how} {subject}" not in self._told:
+            self._told.add(f"{how} {subject}")
+            LOG.warning("user %s: no permission for %s to %s", self.user, how.lower(), subject)
+        if how.lower() == "publish":
+            for watcher in tuple(self._refusals):
+                watcher(subject.lower())
 
     async def _on_disconnect(self) -> None:
         self.up.clear()

@@ -64,6 +64,7 @@ class Log(ReadLog, Protocol):
         Raises:
             Conflict: the condition does not hold; nothing was stored by this call or an earlier try of it.
             StreamFull: the stream's size limit is reached.
+            Denied: this user may not say that.
             Unavailable: no answer within patience; whether it was stored is unknown.
         """
 

@@ -99,6 +99,7 @@ class Publisher:
         await self._link.subscribe(self._inbox + "*", self._on_answer)
         await self._ingest.start()
         self._link.watch(self._sweep_now.set)
+        self._link.watch_refusals(self._on_refusal)
         jobs: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (self._sweep_for_ever, self._group_for_ever)
         self._tasks = [asyncio.create_task(job()) for job in jobs]
 
@@ -107,7 +108,7 @@ class Publisher:
 
         Raises:
             WrongSequence: the condition in the headers does not hold.
-            StreamFull, NoStream, Refused, Unavailable: see `bus.log.Log.append`.
+            StreamFull, NoStream, Denied, Refused, Unavailable: see `bus.log.Log.append`.
         """
         size = len(body)
         if not self._budget.take_now(size):
@@ -134,6 +135,7 @@ class Publisher:
         """Fail what still waits: its outcome is unknown."""
         self._closed = True
         self._link.unwatch(self._sweep_now.set)
+        self._link.unwatch_refusals(self._on_refusal)
         tasks = (*self._tasks, *self._hurrying)
         hurrying = list(itertools.chain.from_iterable(self._hurrying.values()))  # a lane may not have begun
         for task in tasks:
@@ -169,6 +171,12 @@ class Publisher:
             pending.fail(WrongSequence(answers.found_sequence(answer)))
         elif not answer.passing:
             pending.fail(answers.failure(pending.subject, answer))
+
+    def _on_refusal(self, subject: str) -> None:
+        """The server names a subject, not a message: all that wait for one there learn it."""
+        for pending in (*self._singles.values(), *self._backlog):
+            if pending.subject.lower() == subject:
+                pending.fail(self._link.denied(pending.subject))
 
     async def _sweep_for_ever(self) -> None:
         while True:

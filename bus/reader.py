@@ -4,7 +4,7 @@ Whatever looks wrong ends a session, and the next one starts after the last mess
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import nats.errors
 
@@ -15,7 +15,13 @@ from bus.session import Raw, Session
 _RENEW_SECONDS = (0.02, 0.1, 0.5, 1.0)
 
 
-async def chunks(link: Link, stream: str, after: int, filter: str) -> AsyncGenerator[list[Raw], None]:  # noqa: A002
+async def chunks(
+    link: Link,
+    stream: str,
+    after: int,
+    filter: str,  # noqa: A002
+    session_of: Callable[[Link, str, int, str], Session] = Session,
+) -> AsyncGenerator[list[Raw], None]:
     """Everything stored after a sequence, a few messages at a time; see `bus.log.Log.read`.
 
     A gap inside a session means that the session lost a message. A gap that a new session begins with means that the
@@ -23,7 +29,7 @@ async def chunks(link: Link, stream: str, after: int, filter: str) -> AsyncGener
     """
     failures = 0
     while True:
-        session = Session(link, stream, after, filter)
+        session = session_of(link, stream, after, filter)
         try:
             await session.open()
             while chunk := await session.next():

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -24,6 +24,7 @@ import orjson
 from bus import health
 from bus.errors import DiskFull, ServerFailed
 from bus.ports import any_port, is_free, lasting_port
+from bus.private import write_private
 
 Sync = Literal["always", "laptop"]
 HOST = "127.0.0.1"
@@ -46,9 +47,23 @@ class Note(NamedTuple):
 class NatsServer:
     """The server of one store folder."""
 
-    def __init__(self, folder: Path, sync: Sync = "always", port: int | None = None) -> None:
-        """Nothing happens before `start`. `port` None: the last one of this store if free, else any."""
-        self.folder, self.sync, self._wish = Path(folder).resolve(), sync, port
+    def __init__(
+        self,
+        folder: Path,
+        sync: Sync = "always",
+        port: int | None = None,
+        authorization: Callable[[], str] = lambda: "",
+    ) -> None:
+        """Nothing happens before `start`.
+
+        Args:
+            folder: of its store.
+            sync: what an acknowledgement means; see above.
+            port: None for the last one of this store if free, else any; started again, the same one.
+            authorization: gives the block of its configuration that names its users, when it has to be started;
+                without one, everybody who reaches it may do everything.
+        """
+        self.folder, self.sync, self._wish, self._authorization = Path(folder).resolve(), sync, port, authorization
         self._note: Note | None = None
         self._adopted = False
 
@@ -183,11 +198,12 @@ class NatsServer:
 
     def _write_config(self, port: int, monitor: int) -> None:
         sync = "  sync_interval: always\n" if self.sync == "always" else ""
-        self._config.write_text(
+        text = (
             f"host: {HOST}\nport: {port}\nhttp: {_quoted(f'{HOST}:{monitor}')}\nserver_name: gyre-{port}\n"
             f"max_pending: 256MB\nwrite_deadline: 10s\n"
             f"jetstream {{\n  store_dir: {_quoted(self.folder)}\n  max_mem: 256MB\n  max_file: 1TB\n{sync}}}\n"
         )
+        write_private(self._config, text + self._authorization())
 
     def _to_log(self) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT

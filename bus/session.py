@@ -37,11 +37,11 @@ _REQUEST = orjson.dumps(
 class Session:
     """Messages of one stream after a sequence, checked as they come; at most two batches wait in memory."""
 
-    def __init__(self, link: Link, stream: str, after: int, filter: str) -> None:  # noqa: A002
-        """`open` begins."""
+    def __init__(self, link: Link, stream: str, after: int, filter: str, name: str = "") -> None:  # noqa: A002
+        """`open` begins. `name` is the consumer's, where it must be a certain one."""
         self._link, self._stream, self._after, self._filter = link, stream, after, filter
         self._inbox = link.nc.new_inbox()
-        self._name = self._inbox.rpartition(".")[2]
+        self._name = name or self._inbox.rpartition(".")[2]
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{self._name}"
         self._subscription: Subscription | None = None
         self._wanted = 0
@@ -50,10 +50,12 @@ class Session:
         self._taken = 0
         self._given = 0
         self._over = False
+        self._denied = False
 
     async def open(self) -> "Session":
         """Make the consumer and ask for the first two batches."""
         self._link.watch(self._end)
+        self._link.watch_refusals(self._on_refusal)
         await self._make_consumer()
         self._subscription = await self._link.subscribe(self._inbox, self._on_message)
         await self._ask()
@@ -65,10 +67,13 @@ class Session:
 
         Raises:
             LogDamaged: a session's very first message is not the one asked for: the stream itself lacks a sequence.
+            Denied: this user may not read here.
         """
         await self._more_is_wanted()
         while not self._waiting:
             self._heard.clear()
+            if self._denied:
+                raise self._link.denied(self._next)
             if self._over or not await self._hear():
                 return []
         chunk = [self._waiting.popleft() for _ in range(min(_CHUNK, len(self._waiting)))]
@@ -78,12 +83,13 @@ class Session:
     async def close(self) -> None:
         """Drop the consumer (the server would, half a minute later)."""
         self._link.unwatch(self._end)
+        self._link.unwatch_refusals(self._on_refusal)
         self._over = True
         if self._subscription is not None:
             await self._link.unsubscribe(self._subscription)
         with contextlib.suppress(nats.errors.Error, OSError):
             if self._link.up.is_set():
-                await self._link.nc.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._name}")
+                await self._drop_consumer()
 
     async def _make_consumer(self) -> None:
         config = {
@@ -102,6 +108,9 @@ class Session:
         answer = await self._link.api(call, {"stream_name": self._stream, "config": config})
         if "error" in answer:
             raise self._no_consumer(answer["error"])
+
+    async def _drop_consumer(self) -> None:
+        await self._link.nc.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._name}")
 
     def _no_consumer(self, error: dict[str, str | int]) -> BusError:
         if error["err_code"] == _STREAM_NOT_FOUND:
@@ -159,6 +168,11 @@ class Session:
         self._wanted -= int((message.headers or {}).get("Nats-Pending-Messages", _BATCH))
         if not self._over:
             await self._ask()
+
+    def _on_refusal(self, subject: str) -> None:
+        if subject == self._next.lower():
+            self._denied = True
+            self._end()
 
     def _end(self) -> None:
         self._over = True

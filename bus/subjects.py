@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+ANY = "*"
+"""One token of a filter, whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,11 @@ def everything(run: str) -> str:
 def calls(run: str) -> str:
     """Filter of the whole of CALL."""
     return f"call.{_token(run)}.>"
+
+
+def pattern(kind: str, run: str, *tokens: str) -> str:
+    """Filter of any kind of subject, for permissions; a token, the run too, may be `*`, and the last one `>`."""
+    return ".".join(token if token in (ANY, ">") else _token(token) for token in (kind, run, *tokens))
 
 
 def parse(subject: str) -> Place:

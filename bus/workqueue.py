@@ -76,6 +76,7 @@ class WorkQueue:
         self._turn = asyncio.Lock()
         self._asked = 0
         self._listening = False
+        self._denied = False
         self._current: _Request | None = None
 
     async def pull(self, batch: int, wait_seconds: float) -> list[Delivery]:
@@ -83,6 +84,7 @@ class WorkQueue:
         async with self._turn:
             if not self._listening:
                 await self._link.subscribe(f"{self._inbox}.*", self._on_message)
+                self._link.watch_refusals(self._on_refusal)
                 self._listening = True
             messages = await self._request(batch, {"no_wait": True}, _SLACK_SECONDS)
             if not messages and wait_seconds > 0:
@@ -108,7 +110,15 @@ class WorkQueue:
         finally:
             self._link.unwatch(request.done.set)
             self._current = None
+        if self._denied:
+            raise self._link.denied(self._next)
         return request.messages
+
+    def _on_refusal(self, subject: str) -> None:
+        if subject == self._next.lower():
+            self._denied = True
+            if self._current is not None:
+                self._current.done.set()
 
     async def _ask(self, request: _Request, how: dict[str, int | bool]) -> None:
         """Without a connection the request is not sent, and its patience becomes the wait for one."""

@@ -20,6 +20,7 @@ from services import (
     cli_plot,
     cli_regrade,
     cli_simulate,
+    cli_users,
 )
 from services.cli_errors import Errors, fail
 
@@ -55,6 +56,7 @@ for command in (
 ):
     app.command()(command)
 app.command("eval")(cli_inspect.evaluate)
+app.command("users")(cli_users.users_command)
 
 
 @app.command()

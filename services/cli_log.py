@@ -11,8 +11,8 @@ import typer
 
 from bus.archive import import_run
 from bus.archive_log import open_archive
+from bus.credentials import server_of
 from bus.log import Stored
-from bus.server import NatsServer
 from gyre.errors import GyreError
 from schemas.envelope import COMMIT
 from services.cli_errors import Errors
@@ -95,7 +95,7 @@ def export_command(
         folder = (runs / run).absolute()
         note = Note.read(folder)
         async with open_source(run, runs):
-            server = NatsServer(folder / "nats", note.durability) if (folder / "nats").is_dir() else None
+            server = note.server(folder)
             url = server.start().url if server else note.url
             return await export_run(url, note.run, folder, path)
 
@@ -116,7 +116,7 @@ def import_command(path: Annotated[Path, typer.Argument(help="Archive to read.")
         if folder.exists():
             raise GyreError(f"folder {folder}: exists already; import elsewhere with --runs")
         folder.mkdir(parents=True)
-        server = NatsServer(folder / "nats").start()
+        server = server_of(folder, name, "always").start()
         try:
             await import_run(server.url, path, folder)
             Note(name, server.url, "always").write(folder)

@@ -25,10 +25,11 @@ import uvicorn
 from faststream.asgi import AsgiFastStream, AsgiResponse, get
 from faststream.asgi.types import Scope
 from faststream.nats import NatsBroker
+from faststream.security import SASLPlaintext
 from faststream.specification import AsyncAPI
 from pydantic import BaseModel, ConfigDict
 
-from bus import subjects
+from bus import credentials, subjects
 from bus.errors import BusError
 from bus.log import BusPort
 from services.lag import FollowedBus, Position
@@ -137,18 +138,19 @@ def _noted(note: Path, place: Place, port: int) -> Iterator[None]:
 
 def application(place: Place, position: Callable[[], Awaitable[Position]]) -> tuple[NatsBroker, AsgiFastStream]:
     """The FastStream broker and app of one process; its owner starts and stops the broker."""
+    login = credentials.login(place.url, place.folder, place.service)
+    inbox = login.inbox(place.service)
     broker = NatsBroker(
-        place.url,
+        login.url,
         name=f"{place.instance}-edge",
-        inbox_prefix=f"_INBOX.{place.service}",
+        security=SASLPlaintext(login.user, login.password) if login.user else None,
+        inbox_prefix=f"_INBOX.{inbox}",
         max_reconnect_attempts=-1,
         reconnect_time_wait=1,
         logger=None,
     )
 
-    @broker.subscriber(
-        subjects.command(place.run, place.service, "status"), inbox_prefix=f"_INBOX.{place.service}.".encode()
-    )
+    @broker.subscriber(subjects.command(place.run, place.service, "status"), inbox_prefix=f"_INBOX.{inbox}.".encode())
     async def status() -> Status:
         return await status_of(place, position)
 

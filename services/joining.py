@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from bus.jetstream import Bus
-from bus.server import NatsServer
 from gyre.config import Config
 from services.place import Note, Place, RunNotFound, new_instance, started
 
@@ -26,7 +25,7 @@ async def joined(service: str, run: str, runs: Path) -> AsyncIterator[tuple[Plac
     if not (folder / "run.json").is_file():
         raise RunNotFound(f"{run}: no run in {runs}; `gyre runs` lists them")
     note = Note.read(folder)
-    embedded = NatsServer(folder / "nats", note.durability) if (folder / "nats").is_dir() else None
+    embedded = note.server(folder)
     server = await asyncio.to_thread(embedded.start) if embedded else None
     try:
         note, instance = replace(note, url=server.url if server else note.url), new_instance(service)

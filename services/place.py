@@ -10,8 +10,10 @@ from typing import Literal
 import orjson
 
 from bus import subjects
+from bus.credentials import server_of
 from bus.jetstream import Bus
 from bus.log import ReadLog
+from bus.server import NatsServer
 from gyre.config import Config
 from gyre.errors import GyreError
 from schemas.envelope import Commit, Event, Producer
@@ -49,6 +51,10 @@ class Note:
             raise RunNotFound(
                 f"folder {folder}: holds no run ({NOTE} is missing or damaged); see `gyre runs`"
             ) from error
+
+    def server(self, folder: Path) -> NatsServer | None:
+        """The server that this run has for itself, not started by this; None where another one keeps its log."""
+        return server_of(folder, self.run, self.durability) if (folder / "nats").is_dir() else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bus import subjects
+from bus import credentials, subjects
 from bus.jetstream import Bus
 from bus.log import Expect
 from bus.server import NatsServer
@@ -79,6 +79,7 @@ async def open_run(config: Config) -> Opened:
 
 async def _opened(config: Config, run: str, folder: Path) -> Opened:
     folder.mkdir(parents=True, exist_ok=True)
+    config = apart(config, folder)
     tasks = copy_tasks(config.tasks.train, folder / "tasks" / "train", config.run.seed)
     heldout = copy_tasks(config.tasks.heldout, folder / "tasks" / "heldout", HELDOUT_SEED)
     key = folder / "proxy.key"
@@ -87,7 +88,7 @@ async def _opened(config: Config, run: str, folder: Path) -> Opened:
     writing = asyncio.create_task(asyncio.to_thread(initial_weights, folder, config.model.path))
     server = None
     try:
-        server = None if config.bus.url else await asyncio.to_thread(start_server, folder, config.bus.durability)
+        server = None if config.bus.url else await asyncio.to_thread(start_server, folder, run, config.bus.durability)
         url = server.url if server else config.bus.url
         started = RunStarted(
             config=config.table(),
@@ -118,7 +119,7 @@ async def reopen_run(folder: Path, max_bytes: int | None = None) -> Opened:
     """
     note = Note.read(folder)
     embedded = (folder / "nats").is_dir()
-    server = await asyncio.to_thread(start_server, folder, note.durability) if embedded else None
+    server = await asyncio.to_thread(start_server, folder, note.run, note.durability) if embedded else None
     try:
         url = server.url if server else note.url
         Note(note.run, url, note.durability).write(folder)
@@ -141,9 +142,18 @@ def asked_bytes(overrides: Sequence[str]) -> int | None:
     return Config.load(None, overrides).bus.max_bytes
 
 
-def start_server(folder: Path, durability: Durability) -> NatsServer:
-    """The run's own server."""
-    return NatsServer(folder / "nats", durability).start()
+def start_server(folder: Path, run: str, durability: Durability) -> NatsServer:
+    """The run's own server, with a user for each service."""
+    return credentials.server_of(folder, run, durability).start()
+
+
+def apart(config: Config, folder: Path) -> Config:
+    """The configuration without the password that `bus.url` may hold: neither the log nor the note shall have it."""
+    login = credentials.apart(config.bus.url)
+    if not login.user:
+        return config
+    credentials.keep(folder, login)
+    return config.model_copy(update={"bus": config.bus.model_copy(update={"url": login.url})})
 
 
 def initial_weights(folder: Path, model: str) -> WeightsRef:

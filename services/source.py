@@ -10,7 +10,6 @@ from bus.archive_log import open_archive
 from bus.blobs import Blobs
 from bus.jetstream import Bus
 from bus.log import ReadLog, Stored
-from bus.server import NatsServer
 from gyre.errors import GyreError
 from schemas.runs import RunStarted
 from services.place import Note, new_instance, started
@@ -48,7 +47,8 @@ async def open_source(target: str, runs: Path) -> AsyncIterator[Source]:
     if not (folder / "run.json").is_file():
         raise SourceNotFound(f"{target}: neither an archive nor a run in {runs}; `gyre runs` lists them")
     note = Note.read(folder)
-    server = await asyncio.to_thread(_server, folder, note)
+    embedded = note.server(folder)
+    server = await asyncio.to_thread(embedded.start) if embedded else None
     bus = None
     try:
         url = server.url if server else note.url
@@ -83,8 +83,3 @@ async def messages(
                 return
     finally:
         await stream.aclose()
-
-
-def _server(folder: Path, note: Note) -> NatsServer | None:
-    store = folder / "nats"
-    return NatsServer(store, note.durability).start() if store.is_dir() else None

@@ -13,6 +13,7 @@ import nats
 import pytest
 
 from bus import subjects
+from bus.credentials import login
 from bus.errors import Unavailable
 from bus.jetstream import Bus
 from bus.log import Stored
@@ -22,6 +23,7 @@ from schemas.envelope import Commit, Producer
 from schemas.runs import TimerFired
 from services.exits import EXIT_FULL
 from services.replay import verify
+from services.setup import Opened
 from services.source import messages, open_source
 from tests.e2e.living import Command, heard, listening, opened_run, processes
 from tests.e2e.rules import check_log
@@ -93,7 +95,7 @@ async def test_a_stream_that_fills_up_ends_the_run_and_its_last_line_says_how_it
     async with opened_run(tmp_path, 2, overrides=(f"bus.max_bytes={1 << 20}",)) as (opened, bus), listening(bus) as log:
         first = await Command.start("resume", opened.run, "--runs", opened.folder.parent)
         await heard(log, lambda event: isinstance(event, ExecutionTerminated))
-        await _fill_calls(opened.url, opened.run)
+        await _fill_calls(opened)
         async with asyncio.timeout(30):
             assert await first.end() == (EXIT_FULL, "")
         said = first.lines[-1]
@@ -108,11 +110,12 @@ async def test_a_stream_that_fills_up_ends_the_run_and_its_last_line_says_how_it
         assert (await second.result())["terminated"] == 16
 
 
-async def _fill_calls(url: str, run: str) -> None:
-    """Something that nobody asked for takes nearly all of CALL."""
-    client = await nats.connect(url)
+async def _fill_calls(opened: Opened) -> None:
+    """Something that nobody asked for takes nearly all of CALL, in the proxy's name."""
+    _, user, password = login(opened.url, opened.folder, "proxy")
+    client = await nats.connect(opened.url, user=user, password=password, inbox_prefix=b"_INBOX.proxy")
     for _ in range(4):
-        await client.jetstream().publish(subjects.call(run, "stray"), b"x" * 250_000)
+        await client.jetstream().publish(subjects.call(opened.run, "stray"), b"x" * 250_000)
     await client.close()
 
 
