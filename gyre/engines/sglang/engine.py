@@ -1,0 +1,302 @@
+"""A rollout engine over an SGLang server (0.5.23).
+
+What the server does otherwise than the port asks, and what is done about it:
+
+- It aborts every request whose id begins with the given one: ids have one length here.
+- Weights wait for requests under way, or change under them with keys and values of the old ones: `load` cuts what is
+  in flight, changes, and goes on from the partial output, so that each later token comes from the new weights alone.
+- `ignore_eos` ignores every stop token: where there are any, a generation that ended at another one is gone on with.
+- A token id beyond the vocabulary ends the server, as do a release under way and a resume of what was not released:
+  none of them is sent.
+- Log-probabilities are of the distribution before top-p and top-k: requests with either are refused.
+- Cached prefixes carry no version, in shared storage least of all: each request is salted with its own.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from gyre.engines.blocks import KvBlocks
+from gyre.engines.handoff import Remembered, Sources
+from gyre.engines.port import (
+    EngineError,
+    EngineFailed,
+    EngineUnavailable,
+    Finish,
+    GenerateRequest,
+    Generation,
+    RequestRefused,
+    check_context,
+    packed,
+)
+from gyre.engines.sglang.client import Client
+from gyre.engines.sglang.files import loadable, shapes_of
+from gyre.engines.sglang.server import Server
+from gyre.engines.sglang.wire import Generated
+from schemas.base import pack_ints
+from schemas.calls import VersionSpan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_GREEDY = 1e-5  # temperature below which the port calls sampling greedy
+_AGAIN_SECONDS = 0.1
+_TAGS = ("kv_cache", "weights")
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One request being answered, in one or several pieces."""
+
+    request: GenerateRequest
+    output_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[VersionSpan] = field(default_factory=list)
+    cached: int = -1
+    aborted: bool = False
+    rid: str = ""
+    """Of the piece under way; "" between two."""
+    engine_seconds: float = 0.0
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still come."""
+        return self.request.sampling.max_tokens - len(self.output_ids)
+
+
+class SglangEngine(Remembered):
+    """An `Engine`. It serves nothing before `resume`, which starts the server where it has to be started.
+
+    Args:
+        server: where it is.
+        model: folder of the model that it serves, in Hugging Face format.
+        instance: tells this engine's requests from those of other clients of the same server.
+        shared_cache: whether the server keeps keys and values in storage that its peers read (hierarchical caching):
+            then executions that move find theirs there; else they are computed anew.
+        max_context: longest prompt + output, tokens; the model's own if that is less.
+    """
+
+    def __init__(
+        self, server: Server, model: Path, *, instance: str = "", shared_cache: bool = False, max_context: int = 1 << 30
+    ) -> None:
+        config = json.loads((model / "config.json").read_text())
+        super().__init__(0, min(max_context, int(config["max_position_embeddings"])))
+        self._vocabulary = int(config["vocab_size"])
+        self._shapes = shapes_of(model)
+        self._server, self._client, self._instance, self._shared = server, Client(server.url), instance, shared_cache
+        self._flights: dict[str, _Flight] = {}
+        self._numbers = count()
+        self._down = "released"
+        self._freed = False
+        self._open = asyncio.Event()
+        self._idle = asyncio.Condition()
+        self._changing = asyncio.Lock()
+        self._sources = Sources()
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """See `Generator`."""
+        self._check(request)
+        check_context(request, self._context, self._vocabulary)
+        if request.sampling.top_p < 1 or request.sampling.top_k:
+            raise RequestRefused("top_p, top_k: SGLang reports log-probabilities before they act; leave them out")
+        began, flight = perf_counter(), _Flight(request)
+        self._flights[request.request_id] = flight
+        try:
+            finish = await self._answer(flight)
+        finally:
+            del self._flights[request.request_id]
+        self._remember(flight)
+        waited = max(0.0, perf_counter() - began - flight.engine_seconds)
+        return Generation(
+            tuple(flight.output_ids),
+            tuple(flight.logprobs),
+            tuple(flight.versions),
+            finish,
+            max(0, flight.cached),
+            waited,
+            flight.engine_seconds,
+        )
+
+    async def abort(self, request_id: str) -> None:
+        """See `Generator`."""
+        if flight := self._flights.get(request_id):
+            await self._cut(flight)
+
+    async def abort_all(self) -> None:
+        """See `Generator`."""
+        await asyncio.gather(*(self._cut(flight) for flight in tuple(self._flights.values())))
+
+    async def export_kv(self, key: str, version: int) -> KvBlocks:
+        """See `Generator`: which tokens; their keys and values lie in the storage that the servers share, if any."""
+        blocks = await super().export_kv(key, version)
+        return blocks if self._shared else KvBlocks(key, version, ())
+
+    async def take_kv(self, key: str, source: str) -> int:
+        """See `Generator`."""
+        return await self._sources.fetch(self, key, source)
+
+    async def load(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
+        """See `Engine`."""
+        if self._down:
+            raise EngineUnavailable(f"engine is {self._down}: resume it to give it weights")
+        async with self._changing:
+            await self._take(weights, version)
+
+    async def release(self) -> None:
+        """See `Engine`. Memory returns where the server was started with `--enable-memory-saver`."""
+        async with self._changing:
+            if self._down:
+                return
+            self._down = "released"
+            await self.abort_all()
+            await self._cut_pieces()
+            await self._client.release(_TAGS)
+            self._freed = True
+            self._forget()
+
+    async def resume(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
+        """See `Engine`."""
+        async with self._changing:
+            if self._down == "closed":
+                raise EngineUnavailable("engine is closed")
+            fresh = await self._server.start(self._client)
+            if self._freed and not fresh:
+                await self._client.resume(_TAGS)
+            self._freed = False
+            await self._take(weights, version)
+            self._down = ""
+
+    async def close(self) -> None:
+        """See `Generator`."""
+        if self._down == "closed":
+            return
+        self._down = "closed"
+        self._open.set()
+        await self.abort_all()
+        await self._quiet()
+        if self._freed:  # whoever else uses the server finds it as it was
+            with contextlib.suppress(EngineError):
+                await self._client.resume(_TAGS)
+        await self._sources.close()
+        await self._client.close()
+        await self._server.stop()
+
+    async def _answer(self, flight: _Flight) -> Finish:
+        """Piece by piece, until it ends for a reason of its own."""
+        while True:
+            await self._open.wait()
+            if flight.aborted or self._down:
+                return "abort"
+            piece = await self._piece(flight)
+            reason = piece.meta_info.finish_reason
+            if reason.type == "abort" and reason.status_code is not None:
+                raise EngineFailed(f"SGLang gave up: {reason.message}")
+            if reason.type == "stop" and flight.output_ids[-1] in flight.request.stop_token_ids:
+                return "stop"
+            if flight.left == 0:
+                return "length"
+
+    async def _piece(self, flight: _Flight) -> Generated:
+        flight.rid, version = self._rid(flight.request.request_id), self._version
+        try:
+            piece = await self._client.generate(self._body(flight))
+        finally:
+            flight.rid = ""
+            async with self._idle:
+                self._idle.notify_all()
+        _add(flight, piece, version)
+        return piece
+
+    def _rid(self, request_id: str) -> str:
+        """None is the beginning of another: all have one length."""
+        return sha256(f"{self._instance}/{next(self._numbers)}/{request_id}".encode()).hexdigest()[:32]
+
+    def _body(self, flight: _Flight) -> dict[str, object]:
+        sampling, stops = flight.request.sampling, flight.request.stop_token_ids
+        drawn: dict[str, object] = {
+            "max_new_tokens": flight.left,
+            "temperature": 0.0 if sampling.temperature < _GREEDY else sampling.temperature,
+            "ignore_eos": not stops,
+            "stop_token_ids": list(stops),
+            "no_stop_trim": True,
+        }
+        if sampling.seed is not None:
+            drawn["sampling_seed"] = sampling.seed
+        return {
+            "rid": flight.rid,
+            "input_ids": [*flight.request.input_ids, *flight.output_ids],
+            "sampling_params": drawn,
+            "return_logprob": True,
+            "cache_salt": str(self._version),
+        }
+
+    async def _cut(self, flight: _Flight) -> None:
+        flight.aborted = True
+        await self._end_piece(flight)
+
+    async def _take(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
+        """Cut what is in flight, change the weights, and let it go on."""
+        self._open.clear()
+        try:
+            with loadable(weights, self._shapes) as folder:
+                await self._cut_pieces()
+                await self._client.load(str(folder), str(version))
+            self._version = version
+            self._forget()
+        finally:
+            self._open.set()
+
+    async def _cut_pieces(self) -> None:
+        await asyncio.gather(*(self._end_piece(flight) for flight in tuple(self._flights.values())))
+        await self._quiet()
+        await self._client.idle()  # what a client hung up on may still be ending
+
+    async def _end_piece(self, flight: _Flight) -> None:
+        """Abort what is under way, again and again: the server ignores an abort that comes before its request does."""
+        rid = flight.rid
+        while rid and flight.rid == rid:
+            await self._client.abort(rid)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_SECONDS), self._idle:
+                    await self._idle.wait_for(lambda: flight.rid != rid)
+
+    async def _quiet(self) -> None:
+        """Until no piece is under way."""
+        async with self._idle:
+            await self._idle.wait_for(lambda: not any(flight.rid for flight in self._flights.values()))
+
+    def _remember(self, flight: _Flight) -> None:
+        history = packed(flight.request.input_ids) + pack_ints(flight.output_ids)
+        if flight.versions and flight.versions[-1].version == self._version:
+            self._seen[flight.request.cache_key] = history
+
+
+def _add(flight: _Flight, piece: Generated, version: int) -> None:
+    """What came in one piece, which was asked of this version of the weights."""
+    meta = piece.meta_info
+    if len(meta.output_token_logprobs) != len(piece.output_ids):
+        found = f"{len(meta.output_token_logprobs)} log-probabilities of {len(piece.output_ids)} tokens"
+        raise EngineFailed(f"SGLang answered {found}: it cannot be trained on")
+    for span in meta.weight_versions:
+        if span.version != str(version):
+            raise EngineFailed(f"SGLang serves weights {span.version!r}, not version {version}: somebody changed them")
+    greedy = flight.request.sampling.temperature < _GREEDY
+    flight.output_ids += piece.output_ids
+    flight.logprobs += (0.0 if greedy else nats for nats, _, _ in meta.output_token_logprobs)
+    flight.cached = meta.cached_tokens if flight.cached < 0 else flight.cached
+    flight.engine_seconds += meta.e2e_latency
+    if piece.output_ids:
+        _extend(flight.versions, version, len(piece.output_ids))
+
+
+def _extend(spans: list[VersionSpan], version: int, tokens: int) -> None:
+    if spans and spans[-1].version == version:
+        tokens += spans.pop().tokens
+    spans.append(VersionSpan(version=version, tokens=tokens))

@@ -1,0 +1,122 @@
+"""An SGLang server: one that runs somewhere, or one that is started here, watched, and ended with its owner."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from gyre.engines.port import EngineFailed, EngineUnavailable
+from gyre.engines.sglang import keeper
+from gyre.engines.sglang.client import Client
+
+START_SECONDS = 900.0
+"""A large model takes minutes to load."""
+_PAUSE_SECONDS = 0.2
+_TAIL_BYTES = 2000
+
+
+class Server(Protocol):
+    """Where to ask."""
+
+    @property
+    def url(self) -> str:
+        """Its HTTP address."""
+        ...
+
+    async def start(self, client: Client) -> bool:
+        """See that it serves; whether it was started anew. EngineUnavailable, EngineFailed."""
+        ...
+
+    async def stop(self) -> None:
+        """End it, if it is ours."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """Somebody else's server: waited for, never started and never ended."""
+
+    url: str
+
+    async def start(self, client: Client) -> bool:
+        """See `Server`: it has to answer now."""
+        await client.info()
+        return False
+
+    async def stop(self) -> None:
+        """See `Server`: it lives on."""
+
+
+@dataclass(slots=True)
+class ManagedServer:
+    """`python -m sglang.launch_server` as a process of ours."""
+
+    model: Path
+    """Folder in Hugging Face format."""
+    port: int
+    log: Path
+    """Where what it prints goes."""
+    arguments: Sequence[str] = ()
+    """Further arguments of the server: device, parallelism, memory."""
+    python: str = sys.executable
+    """The interpreter that has SGLang."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    _process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        """See `Server`."""
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What is run. Token-in, token-out: the server needs no tokenizer."""
+        fixed = ("--skip-tokenizer-init", "--skip-server-warmup", "--weight-version", "none")
+        where = ("--model-path", str(self.model), "--host", self.host, "--port", str(self.port))
+        return (self.python, "-m", "sglang.launch_server", *where, *fixed, *self.arguments)
+
+    async def start(self, client: Client) -> bool:
+        """See `Server`."""
+        if self._process is not None and self._process.returncode is None:
+            return False
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                keeper.__file__,
+                *self.command,
+                stdin=asyncio.subprocess.PIPE,  # its end is the server's
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+            )
+        await self._answers(client, self._process)
+        return True
+
+    async def stop(self) -> None:
+        """See `Server`."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            await self._process.wait()
+
+    async def _answers(self, client: Client, process: asyncio.subprocess.Process) -> None:
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while process.returncode is None:
+                    try:
+                        await client.info()
+                    except EngineUnavailable:
+                        await asyncio.sleep(_PAUSE_SECONDS)
+                    else:
+                        return
+        except TimeoutError:
+            await self.stop()
+            raise EngineFailed(f"SGLang did not serve within {START_SECONDS:.0f} s; see {self.log}") from None
+        raise EngineFailed(f"SGLang ended with {process.returncode}: {self._last_line()}; see {self.log}")
+
+    def _last_line(self) -> str:
+        lines = self.log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "it printed nothing"
