@@ -15,8 +15,9 @@ import orjson
 from pydantic import ValidationError
 
 from bus import codec, reader, streams, users
-from bus.archive_file import ArchiveLimits, ArchiveWriter, Footer, writing
+from bus.archive_file import ArchiveLimits, Footer, read_lines
 from bus.archive_log import Archive, ArchiveLog, open_archive
+from bus.archive_writer import ArchiveWriter, writing
 from bus.blobs import SCHEME, BlobError, Blobs
 from bus.errors import Refused
 from bus.group import Group, commit_group
@@ -116,6 +117,7 @@ async def import_run(url: str, path: Path, folder: Path, limits: ArchiveLimits |
         StreamFull: the server's store is too small.
         Unavailable: no server answers at the URL.
     """
+    await asyncio.to_thread(_check, path, limits)
     with open_archive(path, limits) as archive:
         async with _connected(url, folder, users.IMPORTER) as link:
             _copy_blobs(archive.blobs, Blobs(folder / "blobs"))
@@ -123,6 +125,11 @@ async def import_run(url: str, path: Path, folder: Path, limits: ArchiveLimits |
             await _fill(link, streams.ev_stream(archive.run), archive.ev)
             await _fill(link, streams.call_stream(archive.run), archive.calls)
         return Imported(archive.run, archive.footer)
+
+
+def _check(path: Path, limits: ArchiveLimits | None) -> None:
+    for _ in read_lines(path, limits):
+        pass
 
 
 async def _messages(archive: ArchiveWriter, stream: Stream, log: RawLog, blobs: Blobs) -> dict[str, BlobRef]:

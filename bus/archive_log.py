@@ -1,90 +1,78 @@
 """A run's logs read from an archive, with no server: the read side of `bus.log.Log`.
 
-The archive is checked whole and unpacked into a private folder; memory holds an index of a few dozen bytes a message.
+An archive with an index is read where it lies: opening it costs the index, reading costs the frames that are read, each
+checked when it is. One without an index is checked whole and unpacked into a private folder.
 """
 
 import asyncio
 import tempfile
-from array import array
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from bus import codec, subjects
-from bus.archive_file import ArchiveLimits, Body, Footer, Header, Message, read_lines
+from bus.archive_file import ArchiveLimits, Footer, read_lines
+from bus.archive_index import read_index
+from bus.archive_lines import Body, Header, Message
+from bus.archive_store import Framed, FramedBlobs, Frames, Store, Unpacked
 from bus.blobs import Blobs
-from bus.log import Stored
-
-_YIELD_EVERY = 256
+from bus.log import Raw, Stored
+from schemas.speakers import Stream
 
 
 class ArchiveLog:
     """One stream of an archive; it never grows, so that reading it ends."""
 
-    def __init__(self, path: Path, blobs: Blobs) -> None:
-        """Begin empty; unpack into this file."""
-        self._blobs = blobs
-        self._subjects: list[str] = []
-        self._ends = array("Q", [0])
-        self._file = path.open("w+b")
-
-    def add(self, subject: str, data: bytes) -> None:
-        """Unpack the next message."""
-        self._file.write(data)
-        self._subjects.append(subject)
-        self._ends.append(self._ends[-1] + len(data))
+    def __init__(self, store: Store, blobs: Blobs) -> None:
+        """The messages, and the blobs that they refer to."""
+        self._store, self._blobs = store, blobs
 
     @property
     def size(self) -> int:
         """Bytes of all messages."""
-        return self._ends[-1]
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
+        return self._store.size
 
     async def read(self, after: int = 0, *filters: str) -> AsyncGenerator[Stored, None]:
         """Everything stored after a sequence, in order; ends with the archive. See `Log`."""
         wanted = subjects.wanted(filters)
-        for sequence in range(after + 1, len(self._subjects) + 1):
-            if sequence % _YIELD_EVERY == 0:
-                await asyncio.sleep(0)
-            if subjects.under(wanted, self._subjects[sequence - 1]):
-                yield self._stored(sequence)
+        for chunk in self._store.after(after):
+            await asyncio.sleep(0)
+            for raw in chunk:
+                if subjects.under(wanted, raw[1]):
+                    yield codec.decode(*raw, self._blobs)
+
+    async def chunks(self, after: int = 0) -> AsyncGenerator[list[Raw], None]:
+        """See `Log`."""
+        for chunk in self._store.after(after):
+            await asyncio.sleep(0)
+            yield chunk
 
     async def last(self, filter: str) -> Stored | None:  # noqa: A002
         """The last message under a filter ("" for any)."""
-        for sequence in range(len(self._subjects), 0, -1):
-            if not filter or subjects.matches(filter, self._subjects[sequence - 1]):
-                return self._stored(sequence)
-        return None
+        found = (raw for raw in self._store.backwards() if not filter or subjects.matches(filter, raw[1]))
+        raw = next(found, None)
+        return codec.decode(*raw, self._blobs) if raw else None
 
     async def get(self, sequence: int) -> Stored | None:
         """The message with this sequence."""
-        return self._stored(sequence) if 0 < sequence <= len(self._subjects) else None
+        there = 0 < sequence <= self._store.count
+        return codec.decode(*self._store.get(sequence), self._blobs) if there else None
 
     async def head(self) -> int:
         """The last sequence; 0 for an empty log."""
-        return len(self._subjects)
+        return self._store.count
 
-    async def raw(self) -> AsyncGenerator[tuple[int, str, bytes], None]:
+    async def raw(self) -> AsyncGenerator[Raw, None]:
         """(sequence, subject, stored bytes) of every message."""
-        for sequence, subject in enumerate(self._subjects, start=1):
-            yield sequence, subject, self._data(sequence)
-
-    def _stored(self, sequence: int) -> Stored:
-        return codec.decode(sequence, self._subjects[sequence - 1], self._data(sequence), self._blobs)
-
-    def _data(self, sequence: int) -> bytes:
-        start, end = self._ends[sequence - 1], self._ends[sequence]
-        self._file.seek(start)
-        return self._file.read(end - start)
+        for chunk in self._store.after(0):
+            for raw in chunk:
+                yield raw
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An unpacked archive."""
+    """An opened archive."""
 
     run: str
     ev: ArchiveLog
@@ -96,30 +84,48 @@ class Archive:
 
 @contextmanager
 def open_archive(path: Path, limits: ArchiveLimits | None = None) -> Iterator[Archive]:
-    """Check an archive whole and unpack it into a private folder, which goes when the context ends.
+    """Open an archive to be read: by its index, or unpacked into a private folder, which goes when the context ends.
+
+    By its index, what is wrong with a frame is an `ArchiveError` of whoever reads it.
 
     Raises:
         ArchiveError: it is not what it should be; one line.
     """
-    with tempfile.TemporaryDirectory(prefix="gyre-archive-") as folder:
-        blobs = Blobs(Path(folder) / "blobs", durable=False)
-        logs = {"EV": ArchiveLog(Path(folder) / "ev", blobs), "CALL": ArchiveLog(Path(folder) / "call", blobs)}
-        try:
-            run, footer = _unpack(path, limits, logs, blobs)
-            yield Archive(run, logs["EV"], logs["CALL"], blobs, footer)
-        finally:
-            for log in logs.values():
-                log.close()
+    limits = limits or ArchiveLimits()
+    index = read_index(path)
+    with tempfile.TemporaryDirectory(prefix="gyre-archive-") as name:
+        folder = Path(name)
+        if index is None:
+            with _unpacked(path, limits, folder) as archive:
+                yield archive
+            return
+        with closing(Frames(path, index, limits)) as frames:
+            blobs = FramedBlobs(folder / "blobs", frames)
+            ev, calls = ArchiveLog(Framed(frames, "EV"), blobs), ArchiveLog(Framed(frames, "CALL"), blobs)
+            yield Archive(index.run, ev, calls, blobs, index.footer)
 
 
-def _unpack(path: Path, limits: ArchiveLimits | None, logs: dict[str, ArchiveLog], blobs: Blobs) -> tuple[str, Footer]:
+@contextmanager
+def _unpacked(path: Path, limits: ArchiveLimits, folder: Path) -> Iterator[Archive]:
+    blobs = Blobs(folder / "blobs", durable=False)
+    stores: dict[Stream, Unpacked] = {"EV": Unpacked(folder / "ev"), "CALL": Unpacked(folder / "call")}
+    try:
+        run, footer = _unpack(path, limits, stores, blobs)
+        ev, calls = ArchiveLog(stores["EV"], blobs), ArchiveLog(stores["CALL"], blobs)
+        yield Archive(run, ev, calls, blobs, footer)
+    finally:
+        for store in stores.values():
+            store.close()
+
+
+def _unpack(path: Path, limits: ArchiveLimits, stores: dict[Stream, Unpacked], blobs: Blobs) -> tuple[str, Footer]:
     run, footer = "", None
     for line in read_lines(path, limits):
         match line:
             case Header():
                 run = line.run
             case Message():
-                logs[line.stream].add(line.subject, line.data)
+                stores[line.stream].add(line.subject, line.data)
             case Body():
                 blobs.put(line.body)
             case Footer():

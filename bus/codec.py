@@ -11,7 +11,7 @@ from bus.blobs import BlobError, Blobs
 from bus.log import Stored
 from schemas.envelope import COMMIT, Commit
 from schemas.refs import BlobRef
-from schemas.upcast import first_line, load
+from schemas.upcast import Malformed, first_line, load
 
 CLAIM_CHECK_BYTES = 256 * 1024
 _STUB = b'{"blob":'
@@ -33,15 +33,24 @@ def is_stub(data: bytes) -> bool:
     return data.startswith(_STUB)
 
 
+def body_of(data: bytes, blobs: Blobs) -> bytes:
+    """The commit's JSON: stored bytes, or what they stand for. Raises `Malformed`: that cannot be had."""
+    if not is_stub(data):
+        return data
+    try:
+        return blobs.get(BlobRef.model_validate(orjson.loads(data)["blob"]))
+    except ValidationError as error:
+        raise Malformed(f"stub: {first_line(error)}") from error
+    except (BlobError, KeyError, ValueError) as error:
+        raise Malformed(" ".join(str(error).split())) from error
+
+
 def decode(sequence: int, subject: str, data: bytes, blobs: Blobs) -> Stored:
     """Read stored bytes; total: what is no commit becomes a `Stored` with a reason."""
     try:
-        body = blobs.get(BlobRef.model_validate(orjson.loads(data)["blob"])) if is_stub(data) else data
-        return Stored(sequence, subject, load(body))
-    except ValidationError as error:
-        return Stored(sequence, subject, None, f"stub: {first_line(error)}")
-    except (BlobError, KeyError, ValueError) as error:
-        return Stored(sequence, subject, None, " ".join(str(error).split()))
+        return Stored(sequence, subject, load(body_of(data, blobs)))
+    except Malformed as error:
+        return Stored(sequence, subject, None, error.reason)
 
 
 def commit_id(data: bytes) -> str:

@@ -13,7 +13,7 @@ from bus import codec, credentials, reader, streams, subjects, users
 from bus.blobs import Blobs
 from bus.errors import Conflict
 from bus.link import Link
-from bus.log import Expect, QueueName, Stored
+from bus.log import Expect, QueueName, Raw, Stored
 from bus.publisher import Publisher, WrongSequence
 from bus.room import Room, rooms
 from bus.workqueue import Poison, WorkQueue, decode, parked
@@ -73,6 +73,10 @@ class JetStreamLog:
             async for chunk in messages:
                 for raw in chunk if one or not wanted else [raw for raw in chunk if subjects.under(wanted, raw[1])]:
                     yield await decode(*raw, blobs) if codec.is_stub(raw[2]) else codec.decode(*raw, blobs)
+
+    def chunks(self, after: int = 0) -> AsyncGenerator[list[Raw], None]:
+        """See `Log`."""
+        return reader.chunks(self._link, self._stream, after, "")
 
     async def last(self, filter: str) -> Stored | None:  # noqa: A002
         """See `Log`."""

@@ -11,6 +11,8 @@ from bus.blobs import Blobs
 from schemas.envelope import Commit
 
 QueueName = Literal["rollout", "eval", "step"]
+Raw = tuple[int, str, bytes]
+"""(sequence, subject, stored bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class ReadLog(Protocol):
         what lies under any of them; without one, or with an empty one, all subjects are meant, and then the sequences
         are consecutive. Raises `NoStream`, or `LogDamaged` where a sequence is missing for good.
         """
+
+    def chunks(self, after: int = 0) -> AsyncGenerator[list[Raw], None]:
+        """The same as it is stored, under all subjects and many at a time: for who reads much and models little."""
 
     async def last(self, filter: str) -> Stored | None:  # noqa: A002
         """The last message under a filter ("" for any)."""

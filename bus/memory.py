@@ -12,7 +12,7 @@ from pathlib import Path
 from bus import codec, streams, subjects
 from bus.blobs import Blobs
 from bus.errors import Conflict, NoStream, StreamFull, Unavailable
-from bus.log import Expect, QueueName, Stored
+from bus.log import Expect, QueueName, Raw, Stored
 from bus.memory_queue import Bell, MemoryPoison, MemoryQueue, QueueState
 from bus.streams import Limits
 from schemas.envelope import Commit
@@ -149,6 +149,16 @@ class MemoryLog:
                 yield self._decoded(sequence)
             else:
                 after = len(self._stream.messages)
+                await self._stream.bell.heard()
+
+    async def chunks(self, after: int = 0) -> AsyncGenerator[list[Raw], None]:
+        """See `Log`."""
+        while True:
+            there = self._stream.messages[after:]
+            if there:
+                yield [(after + place, *message) for place, message in enumerate(there, start=1)]
+                after += len(there)
+            else:
                 await self._stream.bell.heard()
 
     async def last(self, filter: str) -> Stored | None:  # noqa: A002

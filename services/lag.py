@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bus import subjects
-from bus.log import BusPort, Expect, Log, Parked, Queue, QueueName, Stored
+from bus.log import BusPort, Expect, Log, Parked, Queue, QueueName, Raw, Stored
 from schemas.envelope import Commit
 
 
@@ -60,6 +60,19 @@ class FollowedLog:
                 async for stored in stream:
                     yield stored
                     reader.sequence = stored.sequence
+        finally:
+            self._readers.discard(reader)
+
+    async def chunks(self, after: int = 0) -> AsyncGenerator[list[Raw], None]:
+        """See `Log`."""
+        reader = _Reader((), after)
+        self._readers.add(reader)
+        self.used = True
+        try:
+            async with aclosing(self._log.chunks(after)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+                    reader.sequence = chunk[-1][0]
         finally:
             self._readers.discard(reader)
 
