@@ -85,47 +85,15 @@ def _question(ask: str | None, overrides: Sequence[str]) -> tuple[str, dict[str,
 async def _ask(
     sql: str, parameters: Mapping[str, str], run: str, folder: Path, target: str | None, form: str, *, stale: bool
 ) -> bytes:
-    from gyre.warehouse.clickhouse import Warehouse
+    from services.asking import asking
 
-    warehouse = Warehouse(target or str(_beside(run, folder)))
-    try:
-        name = await _name(run, folder) if stale else await _bring(warehouse, run, folder)
-        return await asyncio.to_thread(warehouse.query, sql, {"run": name, **parameters}, form)
-    finally:
-        await asyncio.to_thread(warehouse.close)
-
-
-def _beside(run: str, folder: Path) -> Path:
-    """The warehouse of a run lies in its folder, an archive's beside the archive."""
-    from services.analytics import FOLDER
-
-    path = Path(run)
-    return path.with_name(f"{path.name}.{FOLDER}") if path.is_file() else folder / run / FOLDER
-
-
-async def _name(run: str, folder: Path) -> str:
-    """The run's name: an archive has it inside."""
-    from services.source import open_source
-
-    if not Path(run).is_file():
-        return run
-    async with open_source(run, folder) as source:
-        return source.run
-
-
-async def _bring(warehouse: Any, run: str, folder: Path) -> str:
-    """Bring the warehouse up to date; returns the run's name."""
-    from services.analytics import catch_up
-    from services.source import open_source
-
-    async with open_source(run, folder) as source:
-        console = Console(stderr=True)
-        with console.status("filling the warehouse") if console.is_terminal else nullcontext():
-            for part in await catch_up(warehouse, source):
-                behind = await (source.ev if part.stream == "EV" else source.calls).head() - part.head
-                line = f"{part.stream}: {part.rows} rows new, up to sequence {part.head}, {behind} behind"
+    console = Console(stderr=True)
+    with console.status("opening the warehouse") if console.is_terminal else nullcontext():
+        async with asking(run, folder, target, stale=stale) as asked:
+            for part in asked.parts:
+                line = f"{part.stream}: {part.rows} rows new, up to sequence {part.reached}, {part.behind} behind"
                 typer.echo(line, err=True)
-        return source.run
+            return await asked.answer(sql, parameters, form)
 
 
 def _give(found: bytes, form: str, out: Path | None) -> None:

@@ -5,33 +5,21 @@ long as something is done with it: whoever else wants it waits.
 """
 
 import fcntl
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
-from gyre.errors import GyreError
-from gyre.warehouse import rows, tables, views
+from gyre.warehouse import columns, engine, tables, views
+from gyre.warehouse.engine import QueryRefused, WarehouseAway, WarehouseError
 from schemas.speakers import Stream
 
+__all__ = ["PATIENCE_SECONDS", "QueryRefused", "Warehouse", "WarehouseAway", "WarehouseError"]
 LOCK = "gyre.lock"
 PATIENCE_SECONDS = 30.0
-_ASKING = {"format_csv_null_representation": "", "readonly": 2}
-
-
-class WarehouseError(GyreError):
-    """The warehouse cannot do what was asked; one line."""
-
-
-class WarehouseAway(WarehouseError):
-    """It does not answer, or another process holds its folder: wait."""
-
-
-class QueryRefused(WarehouseError):
-    """The SQL is not what the engine takes: mend it."""
 
 
 class Warehouse:
@@ -47,20 +35,23 @@ class Warehouse:
         self._writer: Any = None
         self._reader: Any = None
         self._lock: IO[bytes] | None = None
-        needed = {"clickhouse_connect": "analytics"} | ({} if self._url else {"chdb": "chdb"})
-        for package, extra in needed.items():
-            if find_spec(package) is None:
-                raise WarehouseError(f"warehouse {self.name}: {package} is not installed: pip install 'gyre[{extra}]'")
+        self._opening = threading.RLock()
+        engine.check(self.name, embedded=self._folder is not None)
 
     @property
-    def embedded(self) -> bool:
-        """Whether it is a folder, which one process at a time may use."""
-        return self._folder is not None
+    def folder(self) -> Path | None:
+        """Its folder, which one process at a time may use; None for a server."""
+        return self._folder
 
     def position(self, run: str, stream: Stream) -> int:
         """Up to which sequence every message of a stream is here, whole; 0 for none."""
         found = self._rows(tables.position_query(run, stream))
         return tables.position_of([(int(sequence), bool(whole)) for sequence, whole in found])
+
+    def write_columns(self, run: str, folder: Path) -> None:
+        """Write what is here of a run as Parquet files into a folder: see `columns`. Of an embedded engine."""
+        with self._answered():
+            columns.write(self._opened(), run, folder)
 
     def commit_at(self, run: str, stream: Stream, sequence: int) -> str:
         """Id of the commit at a sequence; "" where it is malformed or not here."""
@@ -71,37 +62,33 @@ class Warehouse:
         return str(found[0][0]) if found else ""
 
     def insert(self, lines: Sequence[bytes]) -> None:
-        """Write rows, as `rows.lines` gives them; writing them again changes nothing.
+        """Write rows, as `rows.lines` gives them; writing them again changes nothing."""
+        with self._answered():
+            self._opened().raw_insert(
+                tables.STORED, list(tables.COLUMNS), insert_block=b"\n".join(lines) + b"\n", fmt="TabSeparated"
+            )
 
-        Each type is written by itself, which is what makes it cheap; a batch may be there in part if it is cut short.
+    def query(self, sql: str, parameters: Mapping[str, Any], form: str = "JSONEachRow") -> bytes:
+        """Ask, without any right to write, from any thread; `form` is ClickHouse's name of a format.
+
+        Raises:
+            QueryRefused: the engine does not take the SQL.
+            WarehouseAway: it does not answer.
         """
-        by_kind: dict[bytes, list[bytes]] = {}
-        for line in lines:
-            by_kind.setdefault(rows.kind_of(line), []).append(line)
         with self._answered():
-            for each in by_kind.values():
-                self._opened().raw_insert(tables.STORED, insert_block=b"\n".join(each), fmt="JSONEachRow")
-
-    def query(self, sql: str, parameters: Mapping[str, Any], form: str) -> bytes:
-        """Ask, without any right to write; `form` is ClickHouse's name of a format. Raises `QueryRefused`."""
-        with self._answered():
-            self._opened()
-            if self._reader is None:
-                self._reader = self._connect(self._database, _ASKING)
-            found: bytes = self._reader.raw_query(sql.strip().rstrip(";"), parameters=dict(parameters), fmt=form)
+            found: bytes = self._asking().raw_query(sql.strip().rstrip(";"), parameters=dict(parameters), fmt=form)
             return found
 
     def release(self) -> None:
         """Let others have the folder; the next use takes it again. A server's connection stays.
 
-        Where a type has many parts, some are merged first: between short uses nobody else would do it.
+        Where there are many parts, some are merged first: between short uses nobody else would do it.
         """
-        if not self.embedded:
+        if self._folder is None:
             return
-        if self._writer is not None:
-            for (partition,) in self._rows(tables.crowded_query(tables.PARTS_MOST)):
-                with self._answered():
-                    self._opened().command(f"OPTIMIZE TABLE {tables.STORED} PARTITION ID '{partition}'")
+        if self._writer is not None and int(self._rows(tables.PARTS)[0][0]) > tables.PARTS_MOST:
+            with self._answered():
+                self._opened().command(f"OPTIMIZE TABLE {tables.STORED}")
         self.close()
 
     def close(self) -> None:
@@ -120,7 +107,19 @@ class Warehouse:
             found: Sequence[Sequence[Any]] = self._opened().query(sql).result_rows
             return found
 
+    def _asking(self) -> Any:
+        with self._opening:
+            self._opened()
+            if self._reader is None:
+                self._reader = self._connect(self._database, engine.ASKING)
+            return self._reader
+
     def _opened(self) -> Any:
+        with self._opening:
+            self._open()
+            return self._writer
+
+    def _open(self) -> None:
         if self._writer is None:
             try:
                 if self._folder is not None:
@@ -131,35 +130,19 @@ class Warehouse:
             except BaseException:
                 self.close()
                 raise
-        return self._writer
 
     def _connect(self, database: str | None, settings: Mapping[str, Any]) -> Any:
-        """Chdb's settings are of a connection and `readonly` cannot be taken back, so that whoever asks has its own."""
-        import clickhouse_connect
-
         if self._folder is not None:
-            path = str(self._folder / "data")
-            return clickhouse_connect.get_client(
-                interface="chdb", path=path, database=database, settings=dict(settings)
-            )
+            return engine.embedded(self._folder / "data", database, settings)
         assert self._url is not None
-        return clickhouse_connect.get_client(
-            interface=self._url.scheme,
-            host=self._url.hostname,
-            port=self._url.port or 8123,
-            username=unquote(self._url.username or "default"),
-            password=unquote(self._url.password or ""),
-            database=database,
-            settings=dict(settings),
-            autogenerate_session_id=False,
-            connect_timeout=10,
-            send_receive_timeout=60,
-        )
+        return engine.server(self._url, database, settings)
 
     def _prepare(self, client: Any) -> None:
         client.command(f"CREATE DATABASE IF NOT EXISTS `{self._database}`")
         client.database = self._database
         if int(client.command(views.HAS_LAYOUT)) == 0:
+            for (shape,) in client.query(tables.other_shape_query()).result_rows:
+                client.command(f"RENAME TABLE {tables.STORED} TO {tables.STORED}_{shape or 'before'}")
             for statement in views.CREATE:
                 client.command(statement)
 
@@ -181,21 +164,9 @@ class Warehouse:
 
     @contextmanager
     def _answered(self) -> Iterator[None]:
-        """Errors of the driver as ours: the engine's refusal, or no engine."""
-        from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, OperationalError
-
         try:
-            yield
-        except OperationalError as error:
+            with engine.answered(self.name):
+                yield
+        except WarehouseAway:
             self.close()
-            raise WarehouseAway(f"warehouse {self.name}: {_line(error)}") from error
-        except DatabaseError as error:
-            raise QueryRefused(f"warehouse {self.name}: {_line(error)}") from error
-        except ClickHouseError as error:
-            raise WarehouseError(f"warehouse {self.name}: {_line(error)}") from error
-
-
-def _line(error: Exception) -> str:
-    """What an engine says, in one line without its stack and version."""
-    text = " ".join(str(error).split())
-    return text.partition(" (version ")[0].partition(" In scope ")[0].rstrip(":.")[:500]
+            raise

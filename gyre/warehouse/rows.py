@@ -1,38 +1,44 @@
 """A message of the log as rows of the warehouse: one for each event, keyed by (run, stream, sequence, index).
 
-A row is a line of JSON, since both engines read lines of it quickest. Its `body` holds an event's fields as they are,
-but for packed arrays (token ids, log-probabilities, masks, sketches): SQL can do little with them, and the log keeps
-them. What is asked of them is counted here. A message without any event still gives a row, so that the sequences in the
-warehouse have no gaps; so does one that nobody can read.
+A row is a line of tab-separated values, made from the stored bytes without the models: a commit whose fields are those
+of today's models is taken as it is. Any other goes through the models, which lift what was said in an older version and
+refuse what is no commit. Values inside an event are not checked again here: what the run's own readers refused is an
+EventQuarantined in the log.
+
+`text` holds an event's fields as they are, but for packed arrays (token ids, log-probabilities, masks, sketches): SQL
+can do little with them, and the log keeps them. What is asked of them is counted here. A message without any event
+still gives a row, so that the sequences in the warehouse have no gaps; so does one that nobody can read.
 """
 
+import base64
 import math
+import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, get_args
 
 import orjson
-from pydantic import TypeAdapter
 
 from schemas.base import Model, floats
-from schemas.calls import ModelCallRecorded
-from schemas.envelope import Commit, Event
-from schemas.runs import EvaluationScored
+from schemas.envelope import COMMIT, Commit
 from schemas.speakers import Stream
+from schemas.upcast import Malformed, current_version, event_models, load
 
 MALFORMED = "Malformed"
 """Type of the row of a message that no model accepts; its body holds the subject and the reason."""
 EMPTY = "Empty"
 """Type of the row of a commit that says nothing."""
 
-_TYPE = b'"type":"'
-Excluded = dict[str, Any]
-"""What pydantic's `exclude` takes: a field's name -> True, or what is left out of it."""
+Payload = dict[str, Any]
+Packed = dict[str, Any]
+"""A field's name -> True, or what of it is left out."""
+
+_ENVELOPE = frozenset(Commit.model_fields)
+_NAME = "[A-Za-z0-9_-]{1,128}"
+_SAID = re.compile(rf"{_NAME}\t{_NAME}\t{_NAME}\t\d{{1,19}}\t\d{{1,19}}\t{_NAME}")
+"""What a commit says of itself: service, instance, commit, causation, as_of, correlation."""
 
 
-def lines(
-    run: str, stream: Stream, sequence: int, subject: str, commit: Commit | None, reason: str = ""
-) -> list[bytes]:
+def lines(run: str, stream: Stream, sequence: int, subject: str, data: bytes) -> list[bytes]:
     """The rows of one message, each a line without its end.
 
     Args:
@@ -40,88 +46,122 @@ def lines(
         stream: EV or CALL.
         sequence: of the message in its stream.
         subject: under which it was stored.
-        commit: what it says; None where that cannot be read.
-        reason: why it cannot be read.
+        data: the stored bytes; of a claim check, those that it stands for.
     """
-    place = f'{{"run":"{run}","stream":"{stream}","sequence":{sequence},'
-    if commit is None:
-        body = orjson.dumps({"subject": subject, "reason": reason})
-        return [f'{place}"index":0,"of":1,"type":"{MALFORMED}","body":'.encode() + body + b"}"]
+    place = f"{run}\t{stream}\t{sequence}\t"
+    rows = _rows(place, data)
+    if rows is None:
+        try:
+            rows = _rows(place, COMMIT.dump_json(load(data)))
+        except Malformed as error:
+            return [unreadable(run, stream, sequence, subject, error.reason)]
+    assert rows is not None, "what a model writes has the model's fields"
+    return rows
+
+
+def unreadable(run: str, stream: Stream, sequence: int, subject: str, reason: str) -> bytes:
+    """The row of a message that cannot be read."""
+    text = orjson.dumps({"subject": subject, "reason": reason}).replace(b"\\", b"\\\\")
+    return f"{run}\t{stream}\t{sequence}\t0\t1\t0\t\t\t\t0\t0\t\t{MALFORMED}\t0\t".encode() + text
+
+
+def _rows(place: str, data: bytes) -> list[bytes] | None:
+    """The rows of a commit that has the fields of today's models; None: the models have to look at it."""
+    try:
+        commit = orjson.loads(data)
+        said = _said(commit)
+        if said is None:
+            return None
+        events = commit["events"]
+        of = len(events)
+        if not of:
+            return [f"{place}0\t1\t{said}\t{EMPTY}\t0\t{{}}".encode()]
+        return [
+            f"{place}{index}\t{of}\t{said}\t{event['type']}\t{event['v']}\t".encode() + _text(event)
+            for index, event in enumerate(events)
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _said(commit: Payload) -> str | None:
+    """What a commit says of itself, as values of a row; None where its fields or its events' are not the models'."""
+    producer, time = commit["producer"], commit["time"]
     said = (
-        f'"of":{max(1, len(commit.events))},"ns":{commit.time},"service":"{commit.producer.service}",'
-        f'"instance":"{commit.producer.instance}","commit":"{commit.commit}","causation":{commit.causation},'
-        f'"as_of":{commit.as_of},"correlation":"{commit.correlation}",'
+        f"{producer['service']}\t{producer['instance']}\t{commit['commit']}\t{commit['causation']}"
+        f"\t{commit['as_of']}\t{commit['correlation']}"
     )
-    if not commit.events:
-        return [f'{place}{said}"index":0,"type":"{EMPTY}","body":{{}}}}'.encode()]
-    return [
-        f'{place}{said}"index":{index},"type":"{event.type}","v":{event.v},"body":'.encode() + body_of(event) + b"}"
-        for index, event in enumerate(commit.events)
-    ]
+    known = all(event.keys() == _FIELDS[event["type"], event["v"]] for event in commit["events"])
+    if not known or commit.keys() != _ENVELOPE or type(time) is not int or not _SAID.fullmatch(said):
+        return None
+    return f"{time}\t{said}"
 
 
-def kind_of(line: bytes) -> bytes:
-    """The type of a row: nothing before it in a row can hold a quote."""
-    start = line.index(_TYPE) + len(_TYPE)
-    return line[start : line.index(b'"', start)]
-
-
-def body_of(event: Event) -> bytes:
+def _text(event: Payload) -> bytes:
     """An event's fields as JSON, without `type` and `v`, without packed arrays, with what was counted in them."""
-    model = type(event)
-    dump, excluded, head = _form(model)
-    body = b"{" + dump(event, exclude=excluded)[head:]
-    counted = _COUNTED.get(model)
-    return body if counted is None else body[:-1] + b"," + orjson.dumps(counted(event))[1:]
+    kind = event.pop("type")
+    del event["v"]
+    if kind in _PACKED:
+        counted = _COUNTED[kind](event) if kind in _COUNTED else {}
+        _strip(event, _PACKED[kind])
+        event |= counted
+    return orjson.dumps(event).replace(b"\\", b"\\\\")
 
 
-@cache
-def _form(model: type[Any]) -> tuple[Callable[..., bytes], Excluded | None, int]:
-    """How to write a model, what to leave out, and how long `type` and `v` are at the beginning of its JSON.
+def _strip(value: Payload, packed: Packed) -> None:
+    for name, inner in packed.items():
+        if inner is True:
+            del value[name]
+        else:
+            parts = value[name]
+            for part in parts if isinstance(parts, list) else (parts,):
+                if part is not None:
+                    _strip(part, inner)
 
-    Taking these off is cheaper than telling pydantic to leave them out.
-    """
-    fields = model.model_fields
-    head = f'{{"type":"{fields["type"].default}","v":{fields["v"].default},'
-    return TypeAdapter(model).dump_json, _packed(model) or None, len(head)
 
-
-def _call(event: ModelCallRecorded) -> dict[str, Any]:
+def _call(event: Payload) -> Payload:
     """Tokens, and the names of the tools that the answer calls, in order."""
     return {
-        "input_tokens": len(event.input_ids) // 4,
-        "output_tokens": len(event.output_ids) // 4,
-        "tools": _tools(event.reply) if '"tool_calls"' in event.reply else [],
+        "input_tokens": _numbers(event["input_ids"]),
+        "output_tokens": _numbers(event["output_ids"]),
+        "tools": _tools(event["reply"]) if '"tool_calls"' in event["reply"] else [],
     }
 
 
+def _numbers(packed: str) -> int:
+    """How many numbers of four bytes a base64 text holds."""
+    return (len(packed) * 3 // 4 - packed.count("=", -2)) // 4
+
+
 def _tools(reply: str) -> list[str]:
-    return [
-        str(made.get("function", {}).get("name", ""))
-        for message in orjson.loads(reply)
-        for made in message.get("tool_calls") or ()
-    ]
+    try:
+        return [
+            str(made["function"]["name"]) for message in orjson.loads(reply) for made in message.get("tool_calls") or ()
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return []
 
 
-def _evaluation(event: EvaluationScored) -> dict[str, Any]:
+def _evaluation(event: Payload) -> Payload:
     """Scores in the order of the held-out tasks; null where none was valid."""
-    return {"scores": [None if math.isnan(score) else score for score in floats(event.scores)]}
+    scores = floats(base64.urlsafe_b64decode(event["scores"]))
+    return {"scores": [None if math.isnan(score) else score for score in scores]}
 
 
-_COUNTED: Mapping[type[Any], Callable[[Any], dict[str, Any]]] = {
-    ModelCallRecorded: _call,
-    EvaluationScored: _evaluation,
+_COUNTED: Mapping[str, Callable[[Payload], Payload]] = {
+    "ModelCallRecorded": _call,
+    "EvaluationScored": _evaluation,
 }
 
 
-def _packed(model: type[Model]) -> Excluded:
+def _packed(model: type[Model]) -> Packed:
     """The packed arrays of a model and of its parts: found in its fields, so that new events need no line here."""
-    found: Excluded = {}
+    found: Packed = {}
     for name, field in model.model_fields.items():
         if field.annotation is bytes:
             found[name] = True
         elif (inner := _part(field.annotation)) is not None and (excluded := _packed(inner)):
-            found[name] = {"__all__": excluded} if _is_many(field.annotation) else excluded
+            found[name] = excluded
     return found
 
 
@@ -132,5 +172,5 @@ def _part(annotation: Any) -> type[Model] | None:
     return next((part for each in get_args(annotation) if (part := _part(each)) is not None), None)
 
 
-def _is_many(annotation: Any) -> bool:
-    return getattr(annotation, "__origin__", None) is tuple
+_FIELDS = {(kind, current_version(model)): frozenset(model.model_fields) for kind, model in event_models().items()}
+_PACKED = {kind: packed for kind, model in event_models().items() if (packed := _packed(model))}

@@ -1,11 +1,14 @@
-"""The one table, where everything lies, and the view of it that everything else is made of.
+"""The one table, where everything lies, and the views of it that everything else is made of.
 
-Exactly once, by design. The key is an event's identity; rows of equal keys are the same row, and `events` reads them as
+Exactly once, by design. The key is an event's identity; rows of equal keys are the same row, and the views read them as
 one (`FINAL`) whether or not the engine has merged them yet. So a batch may be written twice, by a sink that was killed
 before it heard that the first time had worked, or by two sinks at once. How far the warehouse is, is read from the
 rows themselves: there is no position beside the data that could disagree with it.
 """
 
+import hashlib
+
+from gyre.warehouse import fields
 from schemas.speakers import Stream
 
 DATABASE = "gyre"
@@ -25,35 +28,51 @@ COLUMNS = {
     "correlation": "String",
     "type": "LowCardinality(String)",
     "v": "UInt16",
-    "body": "JSON",
+    "text": "String",
 }
-"""`index` and `of`: which of how many events of its commit. `ns`: UTC, nanoseconds since the epoch; 0: unknown."""
+"""What a row says, in the order in which it is written. `index` and `of`: which of how many events of its commit.
+`ns`: UTC, nanoseconds since the epoch; 0: unknown. `text`: the event's fields as JSON."""
+
+_STORED_COLUMNS = ", ".join(f"`{name}` {kind}" for name, kind in {**COLUMNS, **fields.COLUMNS}.items())
+SHAPE = hashlib.sha256(_STORED_COLUMNS.encode()).hexdigest()[:16]
+"""Names the table's columns; its comment, so that a table of other columns is noticed."""
 
 CREATE_STORED = (
-    f"CREATE TABLE IF NOT EXISTS {STORED} ("
-    + ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
-    + ") ENGINE = ReplacingMergeTree PARTITION BY type ORDER BY (run, type, stream, sequence, `index`)"
+    f"CREATE TABLE IF NOT EXISTS {STORED} ({_STORED_COLUMNS}) ENGINE = ReplacingMergeTree "
+    f"ORDER BY (run, type, stream, sequence, `index`) COMMENT '{SHAPE}'"
 )
-"""A body has a column for each field that any event of its part has, so that each type has parts of its own: they are
-dense, cheap to write and to merge, and a view of few events does not read the many of other types."""
+"""Rows of a type lie together, so that a view of few events does not read the many of other types."""
 
-CREATE_EVENTS = (
-    f"CREATE OR REPLACE VIEW events AS SELECT *, fromUnixTimestamp64Nano(ns, 'UTC') AS time FROM {STORED} FINAL"
-)
+_ENVELOPE = ", ".join(f"`{name}`" for name in COLUMNS if name != "text")
+_FIELDS = ", ".join(f"`{name}`" for name in fields.FIELDS)
 
-DOUBTFUL_SEQUENCES = 1 << 15
+
+def create_views(final: str = "FINAL") -> tuple[str, str]:
+    """SQL for `events` and `facts`; `final` is empty where no row can be there twice."""
+    body, time = "text::JSON AS body", "fromUnixTimestamp64Nano(ns, 'UTC') AS time"
+    return (
+        f"CREATE OR REPLACE VIEW events AS SELECT {_ENVELOPE}, {body}, {time} FROM {STORED} {final}",
+        f"CREATE OR REPLACE VIEW facts AS SELECT {_ENVELOPE}, {_FIELDS} FROM {STORED} {final}",
+    )
+
+
+DOUBTFUL_SEQUENCES = 1 << 17
 """A batch never spans more; so a batch that was cut short lies within as many sequences of the last one."""
 
 
-PARTS_MOST = 12
-"""Parts of one type beyond which some are merged before a folder is let go."""
+PARTS = f"SELECT count() FROM system.parts WHERE active AND database = currentDatabase() AND table = '{STORED}'"
+PARTS_MOST = 24
+"""Parts beyond which some are merged before a folder is let go."""
 
 
-def crowded_query(most: int) -> str:
-    """SQL for the partitions that have more parts than that."""
+def other_shape_query() -> str:
+    """SQL for the comment of a table that an older or newer version of this program made; no row where there is none.
+
+    Its rows are left where they are, under another name: the log fills a new one.
+    """
     return (
-        "SELECT partition_id FROM system.parts WHERE active AND database = currentDatabase() "
-        f"AND table = '{STORED}' GROUP BY partition_id HAVING count() > {most}"
+        f"SELECT comment FROM system.tables WHERE database = currentDatabase() AND name = '{STORED}' "
+        f"AND comment != '{SHAPE}'"
     )
 
 

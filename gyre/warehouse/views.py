@@ -12,18 +12,24 @@ from gyre.warehouse.views_training import TRAINING
 
 _RUNS = """
 SELECT run, minIf(ns, ns > 0) AS zero, max(ns) AS latest, (latest - zero) / 1e9 AS seconds, count() AS events,
-    countIf(events.index = 0) AS commits, countIf(type = 'Malformed') AS malformed,
+    countIf(facts.index = 0) AS commits, countIf(type = 'Malformed') AS malformed,
     countIf(type = 'RunFinished') > 0 AS finished
-FROM events GROUP BY run
+FROM facts GROUP BY run
 """
 
 VIEWS: dict[str, str] = {"runs": _RUNS, **ROLLOUT, **TRAINING}
 """Name -> SELECT; each may use those before it."""
 
+
+def create_view(name: str) -> str:
+    """SQL for one of them."""
+    return f"CREATE OR REPLACE VIEW {name} AS {' '.join(VIEWS[name].split())}"
+
+
 _CREATE = (
     tables.CREATE_STORED,
-    tables.CREATE_EVENTS,
-    *(f"CREATE OR REPLACE VIEW {name} AS {' '.join(select.split())}" for name, select in VIEWS.items()),
+    *tables.create_views(),
+    *(create_view(name) for name in VIEWS),
 )
 LAYOUT = hashlib.sha256("\n".join(_CREATE).encode()).hexdigest()
 """Names what `CREATE` makes: kept in the view `layout`, so that nothing is made anew where it is there already."""

@@ -1,6 +1,6 @@
 """Views of what trains: the cells' roles, micro-steps, optimizer steps."""
 
-from gyre.warehouse.views_rollout import ZEROS
+from gyre.warehouse.views_rollout import timed
 
 _ROLES = f"""
 SELECT run, cell, standing, start, end, end - start AS seconds FROM (
@@ -14,14 +14,14 @@ SELECT run, cell, standing, start, end, end - start AS seconds FROM (
             SELECT *, last_value(came) OVER before AS holder,
                 multiIf(type = 'CellRegistered', 1, type = 'CellLost' AND holder = instance, 0, NULL) AS here
             FROM (
-                SELECT e.run AS run, e.type AS type, e.ns AS ns, e.sequence AS sequence, e.index AS place,
-                    z.zero AS zero, z.latest AS latest, e.body.cell::UInt32 AS cell,
-                    e.body.instance::String AS instance, e.body.to::String AS to,
+                SELECT e.run AS run, toString(e.type) AS type, e.ns AS ns, e.sequence AS sequence, e.index AS place,
+                    z.zero AS zero, z.latest AS latest, e.cell AS cell, e.holder AS instance, toString(e.to) AS to,
                     if(type = 'RoleTransitionRequested', toNullable(to), NULL) AS asked,
                     if(type = 'CellRegistered', toNullable(instance), NULL) AS came
-                FROM events AS e INNER JOIN {ZEROS} AS z ON e.run = z.run
-                WHERE e.type IN ('CellRegistered', 'CellLost', 'RoleTransitionRequested', 'RoleTransitionCompleted',
-                    'RoleTransitionFailed')
+                FROM {timed(
+                    "CellRegistered", "CellLost", "RoleTransitionRequested", "RoleTransitionCompleted",
+                    "RoleTransitionFailed",
+                )}
             ) WINDOW before AS (PARTITION BY run, cell ORDER BY sequence, place
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
         ) WINDOW before AS (PARTITION BY run, cell ORDER BY sequence, place
@@ -32,46 +32,43 @@ SELECT run, cell, standing, start, end, end - start AS seconds FROM (
     WINDOW past AS (PARTITION BY run, cell ORDER BY sequence, place ROWS UNBOUNDED PRECEDING),
         rest AS (PARTITION BY run, cell ORDER BY sequence, place ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)
 )
-"""
+"""  # fmt: skip
 """Only the process that holds a cell changes what the cell is, and one that is lost no more."""
 
 _MICRO_STEPS = f"""
 SELECT e.run AS run, e.step AS step, e.micro_step AS micro_step,
-    anyIf(e.body.kind::String, type = 'MicroStepEnqueued') AS kind,
-    anyIf(e.body.tokens::UInt64, type = 'MicroStepEnqueued') AS tokens,
+    anyIf(e.kind, type = 'MicroStepEnqueued') AS kind,
+    anyIf(e.tokens, type = 'MicroStepEnqueued') AS tokens,
     minOrNullIf((ns - zero) / 1e9, type = 'MicroStepEnqueued') AS enqueued_at,
     minOrNullIf((ns - zero) / 1e9, type = 'MicroStepClaimed') AS claimed_at,
     maxOrNullIf((ns - zero) / 1e9, type = 'MicroStepCompleted') AS completed_at,
     claimed_at - enqueued_at AS waiting_seconds,
-    argMaxIf(e.body.seconds::Float64, sequence, type = 'MicroStepCompleted') AS seconds,
-    argMaxIf(e.body.cell::Nullable(UInt32), sequence, type = 'MicroStepCompleted') AS cell,
+    argMaxOrNullIf(e.seconds, sequence, type = 'MicroStepCompleted') AS seconds,
+    argMaxOrNullIf(e.cell, sequence, type = 'MicroStepCompleted') AS cell,
     countIf(type = 'MicroStepClaimed') AS claims, countIf(type = 'MicroStepReissued') AS reissues,
-    groupUniqArrayIf(e.body.cell::UInt32, type = 'MicroStepClaimed') AS cells
-FROM (
-    SELECT run, type, ns, sequence, body, body.step::UInt32 AS step, body.micro_step::UInt32 AS micro_step FROM events
-    WHERE type IN ('MicroStepEnqueued', 'MicroStepClaimed', 'MicroStepCompleted', 'MicroStepReissued')
-) AS e INNER JOIN {ZEROS} AS z ON e.run = z.run
+    groupUniqArrayIf(e.cell, type = 'MicroStepClaimed') AS cells
+FROM {timed("MicroStepEnqueued", "MicroStepClaimed", "MicroStepCompleted", "MicroStepReissued")}
 GROUP BY run, step, micro_step
 """
 
-_STATS = """
-SELECT run, step, execution, max(ratio) AS ratio, min(mask) AS mask, sum(targets) AS targets, sum(loss) AS loss,
-    max(max_delta_log_p) AS max_delta_log_p, sum(k3) AS k3
+_TRAINED = """
+SELECT run, step, execution, max(each.ratio) AS ratio, min(each.mask) AS mask, sum(each.targets) AS targets,
+    sum(each.loss) AS loss, max(each.max_delta_log_p) AS max_delta_log_p, sum(each.k3) AS k3,
+    sumIf(each.targets, each.moments.sum_rollout_squared > 0) AS n, sum(each.moments.sum_rollout) AS sum_rollout,
+    sum(each.moments.sum_train) AS sum_train, sum(each.moments.sum_rollout_squared) AS sum_rollout_squared,
+    sum(each.moments.sum_train_squared) AS sum_train_squared, sum(each.moments.sum_product) AS sum_product
 FROM (
-    SELECT run, step, each.1 AS execution, each.2 AS targets, each.3 AS ratio, each.4 AS mask, each.5 AS loss,
-        each.6 AS max_delta_log_p, each.7 AS k3
-    FROM (
-        SELECT run, step, argMax(stats, sequence) AS kept FROM (
-            SELECT run, sequence, body.step::UInt32 AS step, body.micro_step::UInt32 AS micro_step,
-                arrayZip(body.stats[].execution::Array(String), body.stats[].targets::Array(UInt64),
-                    body.stats[].ratio::Array(Float64), body.stats[].mask::Array(UInt8),
-                    body.stats[].loss::Array(Float64), body.stats[].max_delta_log_p::Array(Float64),
-                    body.stats[].k3::Array(Float64)) AS stats
-            FROM events WHERE type = 'MicroStepCompleted'
-        ) GROUP BY run, step, micro_step
+    SELECT run, step, each, each.execution AS execution FROM (
+        SELECT run, step, argMax(stats, sequence) AS kept FROM facts WHERE type = 'MicroStepCompleted'
+        GROUP BY run, step, micro_step
     ) ARRAY JOIN kept AS each
 ) GROUP BY run, step, execution
 """
+
+_PEARSON = """(sum(n) * sum(sum_product) - sum(sum_rollout) * sum(sum_train)) / nullIf(
+        sqrt(greatest(0, sum(n) * sum(sum_rollout_squared) - pow(sum(sum_rollout), 2)))
+        * sqrt(greatest(0, sum(n) * sum(sum_train_squared) - pow(sum(sum_train), 2))), 0)"""
+"""Of rollout and training log-probabilities over a step's targets; NULL where they do not vary or were not summed."""
 
 _STEPS = f"""
 SELECT o.run AS run, o.step AS step, o.version AS version, o.opened_at AS opened_at, o.closed_at AS closed_at,
@@ -82,33 +79,29 @@ SELECT o.run AS run, o.step AS step, o.version AS version, o.opened_at AS opened
     o.gradient_norm AS gradient_norm, o.clip_coefficient AS clip_coefficient, o.learning_rate AS learning_rate,
     g.groups AS groups, g.staleness AS staleness, g.score AS score, g.flat AS flat_groups,
     s.executions AS trained, s.masked_share AS masked_share, s.max_delta_log_p AS max_delta_log_p, s.k3 AS k3,
-    s.ess AS ess
+    s.ess AS ess, s.pearson AS pearson
 FROM (
-    SELECT run, step, anyIf(body.version::UInt32, type = 'OptimizerStepped') AS version,
+    SELECT e.run AS run, e.step AS step, anyIf(e.version, type = 'OptimizerStepped') AS version,
         minOrNullIf((ns - zero) / 1e9, type = 'BatchOpened') AS opened_at,
         minOrNullIf((ns - zero) / 1e9, type = 'StreamClosed') AS closed_at,
         minOrNullIf((ns - zero) / 1e9, type = 'GradientReduced') AS reduced_at,
         minIf((ns - zero) / 1e9, type = 'OptimizerStepped') AS updated_at,
-        argMaxIf(length(body.members::Array(UInt32)), sequence, type = 'ReductionOpened') AS members,
-        argMaxIf(length(body.contributions[].claim::Array(UInt64)), sequence, type = 'ReductionOpened') AS micro_steps,
-        anyIf(body.loss::Float64, type = 'OptimizerStepped') AS loss,
-        anyIf(body.gradient_norm::Float64, type = 'OptimizerStepped') AS gradient_norm,
-        anyIf(body.clip_coefficient::Float64, type = 'OptimizerStepped') AS clip_coefficient,
-        anyIf(body.learning_rate::Float64, type = 'OptimizerStepped') AS learning_rate
-    FROM (
-        SELECT e.run AS run, e.type AS type, e.ns AS ns, e.sequence AS sequence, e.body AS body, z.zero AS zero,
-            e.body.step::UInt32 AS step
-        FROM events AS e INNER JOIN {ZEROS} AS z ON e.run = z.run
-        WHERE e.type IN ('BatchOpened', 'StreamClosed', 'ReductionOpened', 'GradientReduced', 'OptimizerStepped')
-    ) GROUP BY run, step HAVING countIf(type = 'OptimizerStepped') > 0
+        argMaxOrNullIf(length(e.members), sequence, type = 'ReductionOpened') AS members,
+        argMaxOrNullIf(length(e.contributions), sequence, type = 'ReductionOpened') AS micro_steps,
+        anyIf(e.loss, type = 'OptimizerStepped') AS loss,
+        anyIf(e.gradient_norm, type = 'OptimizerStepped') AS gradient_norm,
+        anyIf(e.clip_coefficient, type = 'OptimizerStepped') AS clip_coefficient,
+        anyIf(e.learning_rate, type = 'OptimizerStepped') AS learning_rate
+    FROM {timed("BatchOpened", "StreamClosed", "ReductionOpened", "GradientReduced", "OptimizerStepped")}
+    GROUP BY run, step HAVING countIf(type = 'OptimizerStepped') > 0
 ) AS o LEFT JOIN (
-    SELECT run, assumeNotNull(groups.step) AS step, count() AS groups, avg(staleness) AS staleness,
+    SELECT run, assumeNotNull(groups.step) AS step, count() AS groups, toNullable(avg(staleness)) AS staleness,
         sum(arraySum(rewards)) / nullIf(sum(scored), 0) AS score, countIf(outcome != 'mixed') AS flat
     FROM groups WHERE groups.step IS NOT NULL GROUP BY run, step
 ) AS g ON o.run = g.run AND o.step = g.step LEFT JOIN (
-    SELECT run, step, count() AS executions, countIf(mask = 0) / count() AS masked_share,
-        max(max_delta_log_p) AS max_delta_log_p, sum(k3) / sum(targets) AS k3,
-        sum(ratio) * sum(ratio) / (count() * sum(ratio * ratio)) AS ess
+    SELECT run, step, count() AS executions, toNullable(countIf(mask = 0) / count()) AS masked_share,
+        toNullable(max(max_delta_log_p)) AS max_delta_log_p, sum(k3) / nullIf(sum(targets), 0) AS k3,
+        sum(ratio) * sum(ratio) / nullIf(count() * sum(ratio * ratio), 0) AS ess, {_PEARSON} AS pearson
     FROM trained GROUP BY run, step
 ) AS s ON o.run = s.run AND o.step = s.step
 """
@@ -116,6 +109,6 @@ FROM (
 TRAINING = {
     "roles": _ROLES,
     "micro_steps": _MICRO_STEPS,
-    "trained": _STATS,
+    "trained": _TRAINED,
     "steps": _STEPS,
 }

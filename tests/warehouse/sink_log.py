@@ -12,15 +12,17 @@ from functools import cache
 from pathlib import Path
 
 from bus.blobs import Blobs
-from bus.log import Stored
+from bus.codec import decode
+from bus.log import Raw, Stored
 from gyre.warehouse.clickhouse import Warehouse
-from schemas.envelope import Event
+from schemas.envelope import COMMIT, Event
 from schemas.speakers import Stream, stream_of
-from services import analytics
+from services import analytics, analytics_batches
 from services.source import Source
 from tests.warehouse.told import committed, faulty
 
 RUN = "many"
+BLOBS = Blobs(Path("nowhere"), durable=False)
 
 
 class ToldLog:
@@ -32,9 +34,12 @@ class ToldLog:
 
     async def read(self, after: int = 0, *_: str) -> AsyncGenerator[Stored, None]:
         for sequence in range(after + 1, self.commits + 1):
-            if sequence % 16 == 0:
-                await asyncio.sleep(0)
             yield self.stored(sequence)
+
+    async def chunks(self, after: int = 0) -> AsyncGenerator[list[Raw], None]:
+        for first in range(after + 1, self.commits + 1, 16):
+            await asyncio.sleep(0)
+            yield [self.raw(sequence) for sequence in range(first, min(first + 16, self.commits + 1))]
 
     async def last(self, _: str) -> Stored | None:
         return await self.get(self.commits)
@@ -46,15 +51,18 @@ class ToldLog:
         return self.commits
 
     def stored(self, sequence: int) -> Stored:
+        return decode(*self.raw(sequence), BLOBS)
+
+    def raw(self, sequence: int) -> Raw:
         """One commit in a hundred cannot be read."""
         subject = f"{self.stream.lower()}.{RUN}.x"
         if sequence % 100 == 0:
-            return Stored(sequence, subject, None, "body: not JSON")
+            return sequence, subject, b"no JSON"
         events = said(self.stream)
         chance = random.Random(f"{self.stream}{sequence}")
         count = chance.choice((1, 1, 2, 3)) if self.stream == "EV" else 1
         commit = committed(RUN, sequence / 8, *(chance.choice(events) for _ in range(count)))
-        return Stored(sequence, subject, commit)
+        return sequence, subject, COMMIT.dump_json(commit)
 
 
 @cache
@@ -66,7 +74,7 @@ def said(stream: Stream) -> tuple[Event, ...]:
 def source(commits: int) -> Source:
     """Both streams; CALL has half as many commits."""
     logs = ToldLog("EV", commits), ToldLog("CALL", commits // 2)
-    return Source(RUN, *logs, Blobs(Path("nowhere"), durable=False), None)
+    return Source(RUN, *logs, BLOBS, None)
 
 
 class Telling(Warehouse):
@@ -79,7 +87,7 @@ class Telling(Warehouse):
 
 def main() -> None:
     folder, commits, rows = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    analytics.ROWS = rows
+    analytics_batches.ROWS = rows
     asyncio.run(analytics.catch_up(Telling(folder), source(commits)))
     print("done", flush=True)
 

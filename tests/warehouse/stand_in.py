@@ -1,7 +1,7 @@
 """A stand-in for a ClickHouse server, where none can be had: its HTTP interface in front of the embedded engine.
 
 Not a ClickHouse server: no users, no replication, no concurrency beyond what chDB has. As much of the interface as one
-client uses. As a program: `python stand_in.py FOLDER PORT`; it says "ready" once it listens.
+client uses. As a program: `python stand_in.py FOLDER PORT [HOST]`; it says "ready" once it listens.
 """
 
 import json
@@ -127,7 +127,8 @@ def main() -> None:
 
     Handler.path_of_data = sys.argv[1]
     engine = chdb.connect(sys.argv[1])
-    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler)
+    host = sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1"
+    server = ThreadingHTTPServer((host, int(sys.argv[2])), Handler)
     server.daemon_threads = True
     print("ready", flush=True)
     server.serve_forever()

@@ -11,6 +11,7 @@ import pytest
 from gyre.warehouse import tables
 from gyre.warehouse.clickhouse import QueryRefused, Warehouse, WarehouseAway
 from gyre.warehouse.rows import lines
+from schemas.envelope import COMMIT
 from schemas.runs import TimerFired
 from tests.warehouse.stand_in import free_port, stand_in
 from tests.warehouse.told import committed, healthy, messages, rows
@@ -48,7 +49,7 @@ def test_rows_written_twice_are_there_once(engine: Warehouse) -> None:
 def test_its_position_is_where_its_rows_end(engine: Warehouse) -> None:
     assert (engine.position("placed", "EV"), engine.position("placed", "CALL")) == (0, 0)
     engine.insert(rows("placed", healthy()))
-    calls = sum(1 for line in rows("placed", healthy()) if b'"stream":"CALL"' in line)
+    calls = sum(1 for line in rows("placed", healthy()) if line.startswith(b"placed\tCALL\t"))
     assert engine.position("placed", "CALL") == calls == 16
     assert engine.position("placed", "EV") == len(rows("placed", healthy())) - calls
 
@@ -114,8 +115,9 @@ def test_a_folder_that_is_let_go_after_every_batch_does_not_fall_into_ever_more_
     monkeypatch.setattr(tables, "PARTS_MOST", 3)
     warehouse = Warehouse(str(tmp_path))
     for sequence in range(1, 11):
-        warehouse.insert(lines("parts", "EV", sequence, "ev", committed("parts", sequence, TimerFired(timer="t"))))
+        data = COMMIT.dump_json(committed("parts", sequence, TimerFired(timer="t")))
+        warehouse.insert(lines("parts", "EV", sequence, "ev", data))
         warehouse.release()
-    assert warehouse.query(tables.crowded_query(3), {}, "CSV") == b""
+    assert int(warehouse.query(tables.PARTS, {}, "CSV")) <= 4
     assert warehouse.position("parts", "EV") == 10
     warehouse.close()

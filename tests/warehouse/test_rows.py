@@ -7,8 +7,9 @@ import orjson
 import pytest
 
 from gyre.warehouse.rows import EMPTY, MALFORMED, lines
+from gyre.warehouse.tables import COLUMNS
 from schemas.base import Model, pack_floats
-from schemas.envelope import Event
+from schemas.envelope import COMMIT, Event
 from schemas.runs import EvaluationScored, TimerFired
 from schemas.upcast import event_models, load
 from tests.warehouse.told import call, committed
@@ -17,7 +18,18 @@ GOLDEN = Path(__file__).parents[1] / "schemas" / "golden"
 
 
 def rows(*events: Event) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in lines("r", "EV", 7, "ev.r.s", committed("r", 2, *events))]
+    return parsed(lines("r", "EV", 7, "ev.r.s", COMMIT.dump_json(committed("r", 2, *events))))
+
+
+def parsed(found: list[bytes]) -> list[dict[str, Any]]:
+    """Rows as what they say: column -> value, and the event's fields as `body`."""
+    told = []
+    for line in found:
+        values = [value.replace(b"\\\\", b"\\").decode() for value in line.split(b"\t")]
+        row: dict[str, Any] = dict(zip(COLUMNS, values, strict=True))
+        numbers = {name: int(row[name]) for name, kind in COLUMNS.items() if "Int" in kind}
+        told.append({**row, **numbers, "body": orjson.loads(row["text"])})
+    return told
 
 
 def test_each_event_of_a_commit_is_a_row_with_its_place() -> None:
@@ -66,10 +78,42 @@ def unpacked(told: Any, value: Any) -> Any:
 
 
 def test_a_message_that_nobody_can_read_has_a_row_with_the_reason() -> None:
-    (line,) = lines("r", "EV", 9, 'ev.r."odd', None, "body: not JSON")
-    row = orjson.loads(line)
+    (row,) = parsed(lines("r", "EV", 9, 'ev.r."odd\t\\', b"no JSON"))
     assert (row["type"], row["sequence"], row["of"]) == (MALFORMED, 9, 1)
-    assert row["body"] == {"subject": 'ev.r."odd', "reason": "body: not JSON"}
+    assert row["body"]["subject"] == 'ev.r."odd\t\\'
+    assert "JSON" in row["body"]["reason"]
+
+
+def test_what_has_the_shape_of_a_commit_and_is_none_has_a_row_with_the_reason() -> None:
+    good = orjson.loads(COMMIT.dump_json(committed("r", 2, call("x", 1))))
+    bad: list[dict[str, Any]] = [
+        {**good, "producer": {"service": "a\tb", "instance": "c"}},
+        {**good, "commit": 'c","x'},
+        {**good, "time": "soon"},
+        {**good, "causation": -1},
+        {**good, "events": [{**good["events"][0], "more": 1}]},
+        {**good, "events": [{**good["events"][0], "input_ids": None}]},
+        {**good, "events": [{"type": "NeverHeardOf", "v": 1}]},
+        {**good, "events": "none"},
+        {key: value for key, value in good.items() if key != "as_of"},
+    ]
+    for each in bad:
+        (row,) = parsed(lines("r", "EV", 9, "ev.r.x", orjson.dumps(each)))
+        assert (row["type"], row["sequence"], row["of"]) == (MALFORMED, 9, 1), each
+
+
+def test_what_an_older_version_said_is_lifted() -> None:
+    """A field with a default may be absent in what was stored before it came."""
+    told = orjson.loads(COMMIT.dump_json(committed("r", 2, call("x", 1))))
+    del told["events"][0]["fallback"]
+    (row,) = parsed(lines("r", "CALL", 9, "call.r.x", orjson.dumps(told)))
+    assert row["body"]["fallback"] == ""
+
+
+def test_text_that_an_agent_wrote_stays_what_it_is() -> None:
+    wrote = "a\tb\nc\\n \\\\ \" '\u2028 \x00"
+    (row,) = rows(call("x", 1).model_copy(update={"messages": wrote}))
+    assert row["body"]["messages"] == wrote
 
 
 def test_a_commit_that_says_nothing_has_a_row_so_that_no_sequence_is_missing() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from bus import subjects
 from bus.jetstream import Bus
 from bus.server import NatsServer
-from gyre.warehouse.clickhouse import Warehouse
+from gyre.warehouse.opening import opened
 from schemas.speakers import stream_of
 from services.place import Note
 from tests.warehouse.told import committed, healthy
@@ -20,11 +20,8 @@ SERVE = (sys.executable, "-m", "services.cli", "serve", "analytics", "--folder")
 
 
 def count(folder: Path) -> int:
-    warehouse = Warehouse(str(folder / "warehouse"))
-    try:
-        return int(json.loads(warehouse.query("SELECT count() AS n FROM events", {}, "JSONEachRow"))["n"])
-    finally:
-        warehouse.close()
+    with opened(str(folder / "warehouse")) as warehouse:
+        return int(json.loads(warehouse.query("SELECT count() AS n FROM events", {}))["n"])
 
 
 async def say(bus: Bus, first: int) -> int:

@@ -17,8 +17,9 @@ from bus import subjects
 from bus.memory import MemoryBroker, MemoryBus
 from gyre.config import Config
 from gyre.warehouse.clickhouse import Warehouse
-from services import analytics
-from services.analytics import Inbox, OtherLog, catch_up
+from services import analytics, analytics_batches
+from services.analytics import OtherLog, catch_up
+from services.analytics_batches import ROWS, Inbox
 from services.place import Place
 from tests.warehouse.sink_log import RUN, source
 from tests.warehouse.stand_in import free_port, stand_in
@@ -103,24 +104,37 @@ async def test_a_warehouse_of_another_log_is_refused(tmp_path: Path) -> None:
 
 async def test_a_batch_in_memory_holds_reading_back() -> None:
     inbox = Inbox()
-    for _ in range(analytics.ROWS):
-        await inbox.put([b"row"])
-    waiting = asyncio.ensure_future(inbox.put([b"one more"]))
+    await inbox.put([b"row"] * (ROWS - 1), 9)
+    await inbox.put([b"row"] * 2, 10)
+    waiting = asyncio.ensure_future(inbox.put([b"one more"], 11))
     await asyncio.sleep(0)
     assert not waiting.done()
-    assert len(await inbox.take(0)) == analytics.ROWS
+    taken = await inbox.take(0)
+    assert (len(taken.rows), taken.last) == (ROWS + 1, 10)
     await waiting
-    assert inbox.rows == [b"one more"]
+    assert (inbox.batch.rows, inbox.batch.last) == ([b"one more"], 11)
 
 
 async def test_a_batch_that_is_not_full_is_written_after_a_while_and_the_end_at_once() -> None:
     inbox = Inbox()
-    await inbox.put([b"1"])
-    assert await inbox.take(0.01) == [b"1"]
-    await inbox.put([b"2"])
+    await inbox.put([b"1"], 1)
+    assert (await inbox.take(0.01)).rows == [b"1"]
+    await inbox.put([b"2"], 2)
     await inbox.end()
-    assert await inbox.take(1e9) == [b"2"]
-    assert await inbox.take(1e9) == []
+    assert (await inbox.take(1e9)).rows == [b"2"]
+    assert (await inbox.take(1e9)).rows == []
+
+
+async def test_who_waits_for_what_comes_lets_no_batch_linger() -> None:
+    inbox = Inbox()
+    await inbox.put([b"1"], 1)
+    taking = asyncio.ensure_future(inbox.take(1e9))
+    async with inbox.hurry():
+        assert (await taking).rows == [b"1"]
+        await inbox.put([b"2"], 2)
+        assert (await inbox.take(1e9)).rows == [b"2"]
+    await inbox.put([b"3"], 3)
+    assert (await inbox.take(0.01)).rows == [b"3"]
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -137,7 +151,7 @@ async def test_a_server_that_is_away_costs_the_run_nothing_and_is_caught_up_with
     url = f"http://127.0.0.1:{port}"
     monkeypatch.setenv(analytics.TARGET, url)
     monkeypatch.setattr(analytics, "PAUSE_SECONDS", (0.02, 0.1))
-    monkeypatch.setattr(analytics, "LINGER_SECONDS", 0.05)
+    monkeypatch.setattr(analytics_batches, "LINGER_SECONDS", 0.05)
     broker = MemoryBroker()
     bus = await MemoryBus.connect(broker, RUN, "control", "control-1", tmp_path, create=True)
     place = Place("analytics", "analytics-1", RUN, tmp_path, "", Config.of({}))

@@ -16,7 +16,7 @@ from gyre.warehouse.rows import lines
 from schemas.base import pack_floats, pack_ints
 from schemas.calls import ModelCallRecorded, RecordsSealed, SamplingRecord, VersionSpan
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated, GroupDispatched
-from schemas.envelope import Commit, Event, Producer
+from schemas.envelope import COMMIT, Commit, Event, Producer
 from schemas.rewards import (
     AssessmentRecorded,
     GroupReady,
@@ -95,8 +95,8 @@ def messages(run: str, told: Told) -> Iterator[list[bytes]]:
     for seconds, event in enumerate(told):
         stream = "EV" if isinstance(event, str) else stream_of(event.type)
         sequences[stream] += 1
-        commit = None if isinstance(event, str) else committed(run, seconds, event)
-        yield lines(run, stream, sequences[stream], f"ev.{run}.control.run", commit, str(event)[:20])
+        data = event.encode() if isinstance(event, str) else COMMIT.dump_json(committed(run, seconds, event))
+        yield lines(run, stream, sequences[stream], f"ev.{run}.control.run", data)
 
 
 def committed(run: str, seconds: float, *events: Event) -> Commit:

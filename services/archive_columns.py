@@ -1,0 +1,104 @@
+"""The columnar part of an archive: taken where it fits the archive, else made of it.
+
+Columns lie beside the archive, in `NAME.jsonl.zst.columns`; where that folder cannot be written, they are made in a
+folder that goes afterwards. A run's own warehouse, where it holds exactly what the archive does, saves reading the log
+again.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bus.archive_file import Summary, summary
+from bus.archive_log import open_archive
+from gyre.warehouse import columns, engine
+from gyre.warehouse.clickhouse import Warehouse
+from services.analytics import FOLDER, STREAMS, catch_up
+from services.source import Source
+
+SUFFIX = ".columns"
+
+
+def beside(archive: Path) -> Path:
+    """Where an archive's columns lie."""
+    return archive.with_name(archive.name + SUFFIX)
+
+
+@asynccontextmanager
+async def columns_of(archive: Path) -> AsyncIterator[tuple[Summary, columns.Columns]]:
+    """What an archive is, and its columns, made if need be. Raises `ArchiveError`, `WarehouseError`."""
+    found = await asyncio.to_thread(summary, archive)
+    folder = beside(archive)
+    if not await asyncio.to_thread(columns.fits, folder, found.digest):
+        try:
+            await make_columns(archive)
+        except PermissionError:
+            with tempfile.TemporaryDirectory(prefix="gyre-columns-") as name:
+                async with _opened(await _made(archive, Path(name), found)) as opened:
+                    yield found, opened
+            return
+    async with _opened(folder) as opened:
+        yield found, opened
+
+
+async def make_columns(archive: Path, run_folder: Path | None = None) -> Path:
+    """Make an archive's columns beside it, of the run's own warehouse if it has one that fits; returns the folder.
+
+    Raises:
+        ArchiveError: the archive is not what it should be.
+        WarehouseError: the embedded engine is not installed, or failed.
+    """
+    found = await asyncio.to_thread(summary, archive)
+    work = Path(tempfile.mkdtemp(dir=archive.parent, prefix=f".{archive.name}."))
+    try:
+        made = await _made(archive, work, found, run_folder)
+        await asyncio.to_thread(columns.replace, beside(archive), made)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return beside(archive)
+
+
+async def _made(archive: Path, work: Path, found: Summary, run_folder: Path | None = None) -> Path:
+    made = work / "made"
+    made.mkdir()
+    own = Warehouse(str(run_folder / FOLDER)) if run_folder is not None and (run_folder / FOLDER).is_dir() else None
+    if own is None or not await asyncio.to_thread(_written, own, found, made):
+        await _from_archive(archive, work, found, made)
+    await asyncio.to_thread(columns.seal, made, found.digest, found.run)
+    return made
+
+
+def _written(warehouse: Warehouse, found: Summary, made: Path) -> bool:
+    """Whether the warehouse holds what the archive does and no more, and its columns were written."""
+    same = False
+    try:
+        same = tuple(warehouse.position(found.run, stream) for stream in STREAMS) == (found.ev, found.call)
+        if same:
+            warehouse.write_columns(found.run, made)
+    except engine.WarehouseAway:  # somebody else holds it
+        return False
+    finally:
+        warehouse.close()
+    return same
+
+
+async def _from_archive(archive: Path, work: Path, found: Summary, made: Path) -> None:
+    warehouse = Warehouse(str(work / "warehouse"))
+    try:
+        with open_archive(archive) as log:
+            await catch_up(warehouse, Source(log.run, log.ev, log.calls, log.blobs, None))
+        await asyncio.to_thread(warehouse.write_columns, found.run, made)
+    finally:
+        await asyncio.to_thread(warehouse.close)
+
+
+@asynccontextmanager
+async def _opened(folder: Path) -> AsyncIterator[columns.Columns]:
+    opened = await asyncio.to_thread(columns.Columns, folder)
+    try:
+        yield opened
+    finally:
+        await asyncio.to_thread(opened.close)
