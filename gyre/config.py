@@ -22,7 +22,10 @@ from gyre.rl.algorithms.clip import CLIPS, Name
 
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 TaskSource = Annotated[str, Field(min_length=1)]
-_BEFORE: dict[str, dict[str, Any]] = {"packing": {"share_prefixes": False}}
+_BEFORE: dict[str, dict[str, Any]] = {
+    "packing": {"share_prefixes": False},
+    "schedule": {"group_version": "published"},
+}
 """Of keys whose default is not what was done before they came: a recorded run must decide as it did."""
 
 
@@ -313,4 +316,5 @@ class Config(Section):
             launch_order=schedule.launch_order,
             oversample=schedule.oversample,
             trainers=self.cells.trainers,
+            group_version=schedule.group_version,
         )

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from gyre.config_section import Count, NotNegative, Positive, Section, Whole, refuse
-from gyre.core.plan import Dispatching, Kind, LaunchOrder
+from gyre.core.plan import Dispatching, GroupVersion, Kind, LaunchOrder
 
 ROUNDING = 1e-9  # of products such as phi * B
 
@@ -24,6 +24,9 @@ class ScheduleSection(Section):
     """Train on groups as they become ready; false: a burst begins when all of its mu * B groups are ready."""
     dispatch: Dispatching = "boundary"
     """When groups are dispatched: "boundary", mu * B after each publication; "continuous", one as one is ready."""
+    group_version: GroupVersion = "burst"
+    """Version that a boundary dispatch labels its groups with: "burst", the one published at the end of the burst
+    before; "published", the newest when a group is said, as runs recorded before there was a choice have it."""
     launch_order: LaunchOrder = "fifo"
     """Which queued execution is launched first: "fifo", the oldest; "longest_predicted", the one whose task has taken
     longest so far."""

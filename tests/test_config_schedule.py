@@ -77,8 +77,8 @@ def test_one_that_they_can_keep_is_accepted(overrides: list[str]) -> None:
 
 def test_a_recorded_run_from_before_there_was_a_choice_is_scheduled_as_it_was() -> None:
     table = Config.load(None).table()
-    for key in ("stream", "dispatch", "launch_order"):
+    for key in ("stream", "dispatch", "launch_order", "group_version"):
         del table["schedule"][key]
     for key in ("standalone", "trainers"):
         del table["cells"][key]
-    assert Config.recorded(table).plan(["a"]) == _plan()
+    assert Config.recorded(table).plan(["a"]) == _plan("schedule.group_version=published")

@@ -7,15 +7,14 @@ are written with `given`, `when` and `then`.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from schemas.envelope import Event
 
 State = TypeVar("State")
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):  # the quickest of frozen things: half of what a decider hears is its own
     """One commit that is due: all of its events are stored, or none."""
 
     subject: tuple[str, ...]

@@ -6,10 +6,8 @@ from gyre.core.plan import Plan, execution_name, group_name
 from schemas.dispatch import ExecutionDispatched, GroupDispatched
 
 
-def next_execution(plan: Plan, state: Dispatch) -> ExecutionDispatched | None:
-    """The next execution of the newest group, while that is not dispatched whole."""
-    if state.dispatched >= state.groups * plan.size:
-        return None
+def next_execution(plan: Plan, state: Dispatch) -> ExecutionDispatched:
+    """The next execution of the newest group, which is not dispatched whole yet."""
     group, index = divmod(state.dispatched, plan.size)
     execution = execution_name(group, index)
     return ExecutionDispatched(
@@ -23,7 +21,7 @@ def next_execution(plan: Plan, state: Dispatch) -> ExecutionDispatched | None:
 
 
 def next_group(plan: Plan, state: Dispatch, version: int) -> GroupDispatched:
-    """The next group; `version` is the published one."""
+    """The next group; `version` is the published one that its dispatch goes by."""
     return GroupDispatched(
         group=group_name(state.groups),
         index=state.groups,

@@ -198,8 +198,11 @@ def _assigned(plan: Plan, state: Dispatch, event: GroupAssigned) -> Dispatch:
 def _found(state: Dispatch, execution: str) -> tuple[int, int, Group] | None:
     """Its group's index, its bit, its group; None when it was never dispatched, or is forgotten."""
     place = execution_place(execution)
-    group = None if place is None else blocks.get(state.open, place[0])
-    return None if place is None or group is None else (place[0], 1 << place[1], group)
+    if place is None:
+        return None
+    index, number = place
+    group = blocks.get(state.open, index)
+    return None if group is None else (index, 1 << number, group)
 
 
 def _put(

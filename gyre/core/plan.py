@@ -12,6 +12,7 @@ SEED_BITS = 31  # fits the seed of any engine
 Kind = Literal["elastic", "async", "colocate"]
 Dispatching = Literal["boundary", "continuous"]
 LaunchOrder = Literal["fifo", "longest_predicted"]
+GroupVersion = Literal["burst", "published"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,9 @@ class Plan:
     """s: executions dispatched beyond N in each group; what is left once N are valid is cancelled."""
     trainers: int = 0
     """Under "async" alone: cells 0..trainers-1 train for good, the other cells only serve."""
+    group_version: GroupVersion = "burst"
+    """What a boundary dispatch labels its groups with: the version of the burst's end that it follows, however many are
+    published while it is said; or the newest one, as it was before there was a choice."""
     # What follows from these, worked out once, for it is asked at every decision:
     size: int = field(init=False)
     """Executions dispatched in a group, N + s."""
@@ -87,6 +91,10 @@ class Plan:
         """The last step of the burst that is on when so many have ended."""
         return min((bursts_ended + 1) * self.mu, self.steps)
 
+    def burst_version(self, bursts_ended: int) -> int:
+        """The version published by the last burst that has ended; 0 before there is one."""
+        return self.burst_last(bursts_ended - 1)
+
     def quota(self, bursts_ended: int) -> int:
         """Groups dispatched in all once so many bursts have ended: (phi + mu) B, then mu B each, trimmed to S B."""
         return min(self.depth + bursts_ended * self.mu * self.groups, self.total_groups)
@@ -102,7 +110,8 @@ class Plan:
 
     def execution_seed(self, execution: str) -> int:
         """Seed of one execution: below 2**31, and the same whenever the run is told again."""
-        return _hash(f"{self.seed}:{execution}") >> (256 - SEED_BITS)
+        digest = hashlib.sha256(f"{self.seed}:{execution}".encode()).digest()
+        return int.from_bytes(digest[:4], "big") >> (32 - SEED_BITS)
 
 
 def group_name(index: int) -> str:

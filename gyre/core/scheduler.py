@@ -18,6 +18,7 @@ from gyre.core.roles import CORE, satellites_home
 from gyre.core.scheduler_state import (
     Scheduler,
     burst_done,
+    dispatch_version,
     evaluation_due,
     evolve,
     groups_due,
@@ -70,14 +71,14 @@ def _evaluate(plan: Plan, state: Scheduler) -> Decision | None:
 
 def _dispatch(plan: Plan, state: Scheduler) -> Decision | None:
     """Groups up to what is due by now, one commit for the group and one for each execution."""
-    if held(plan, state):
+    counts = state.dispatch
+    whole = counts.dispatched == counts.groups * plan.size
+    if (whole and counts.groups >= groups_due(plan, state)) or held(plan, state):
         return None
-    execution = next_execution(plan, state.dispatch)
-    if execution is not None:
+    if not whole:
+        execution = next_execution(plan, counts)
         return say(state, ("execution", execution.execution, "dispatched"), execution, execution.execution)
-    if state.dispatch.groups >= groups_due(plan, state):
-        return None
-    group = next_group(plan, state.dispatch, state.version)
+    group = next_group(plan, counts, dispatch_version(plan, state))
     return say(state, ("group", group.group), group, group.group)
 
 

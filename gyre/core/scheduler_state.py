@@ -98,7 +98,19 @@ def evolve(plan: Plan, state: Scheduler, sequence: int, event: Event) -> Schedul
     if (move := DISPATCHING.get(kind)) is not None:
         if kind is RewardAssigned and not plan.oversample:
             return state
-        folded = _with(state, cause, move(plan, state.dispatch, event))
+        folded = Scheduler(  # by position: this is done for every event of every execution
+            state.phase,
+            cause,
+            move(plan, state.dispatch, event),
+            state.cells,
+            state.supply,
+            state.steps,
+            state.version,
+            state.bursts,
+            state.releasing,
+            state.evaluating,
+            state.evaluated,
+        )
         if kind not in _SUPPLY:
             return folded
     elif (handler := _HANDLERS.get(kind)) is not None:
@@ -108,22 +120,6 @@ def evolve(plan: Plan, state: Scheduler, sequence: int, event: Event) -> Schedul
     if folded.supply.timer and (kind in _NEW_COUNT or not supplied(plan, folded)):
         folded = replace(folded, supply=folded.supply.broken())
     return folded
-
-
-def _with(state: Scheduler, cause: int, dispatch: Dispatch) -> Scheduler:
-    return Scheduler(  # by position: this is done for every event of every execution
-        state.phase,
-        cause,
-        dispatch,
-        state.cells,
-        state.supply,
-        state.steps,
-        state.version,
-        state.bursts,
-        state.releasing,
-        state.evaluating,
-        state.evaluated,
-    )
 
 
 def _cells_moved(state: Scheduler, event: Any) -> Scheduler:
@@ -241,6 +237,13 @@ def groups_due(plan: Plan, state: Scheduler) -> int:
     if plan.dispatching == "boundary":
         return plan.quota(state.bursts)
     return min(plan.depth + state.dispatch.ready + state.dispatch.assigned, plan.total_groups)
+
+
+def dispatch_version(plan: Plan, state: Scheduler) -> int:
+    """What the next group is labelled with, v_d: the published version that its dispatch goes by."""
+    if plan.dispatching == "boundary" and plan.group_version == "burst":
+        return plan.burst_version(state.bursts)
+    return state.version
 
 
 def supplied(plan: Plan, state: Scheduler) -> bool:

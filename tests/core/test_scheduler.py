@@ -320,3 +320,22 @@ def test_a_decision_names_what_made_it_due() -> None:
     decision = story.decider.decide(story.state)[0]
     assert (decision.subject, decision.correlation) == (("execution", "x4-0", "granted"), "x4-0")
     assert decision.causation == story.sequence
+
+
+def _overtaken(plan: Plan) -> list[dispatch.GroupDispatched]:
+    """What is dispatched after a burst's end, when the next burst is published as soon as the first group is said."""
+    late = replace(plan, steps=4, mu=1, phi=0.0)
+    story = _started(late).when(*_done(range(2)), stepped(1), published(1))
+    while not isinstance(first := story.due()[0], dispatch.GroupDispatched):
+        story = story.when(first)
+    later = story.when(first, stepped(2), published(2)).said()
+    return [first, *(event for event in later if isinstance(event, dispatch.GroupDispatched))]
+
+
+def test_a_dispatch_goes_by_its_bursts_version_even_if_the_next_one_is_published_meanwhile() -> None:
+    assert [(event.group, event.version) for event in _overtaken(PLAN)] == [("g2", 1), ("g3", 1), ("g4", 2), ("g5", 2)]
+
+
+def test_recorded_runs_without_the_choice_go_by_the_newest_version_as_they_did() -> None:
+    before = _overtaken(replace(PLAN, group_version="published"))
+    assert [(event.group, event.version) for event in before] == [("g2", 1), ("g3", 2), ("g4", 2), ("g5", 2)]

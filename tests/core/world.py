@@ -149,6 +149,8 @@ class World:
     steps: int = 0
     version: int = 0
     bursts: int = 0
+    burst_version: int = 0
+    """Published at the end of the last burst."""
     between: bool = False
     """The burst's last update is done, and the core was neither retained nor asked to train again."""
     evaluating: runs.EvaluationStarted | None = None
@@ -228,7 +230,8 @@ class World:
         first = max(1, self.plan.trainers)
         satellites = [place for index, place in self.places.items() if index >= first]
         home = all(place.role == "rollout" and not place.asked for place in satellites)
-        prompt = not self.deciders.decide(self.state)  # a scheduler overtaken by a whole burst would dispatch late
+        boundary = self.plan.dispatching == "boundary"  # it may be overtaken by a whole burst while it dispatches
+        prompt = boundary or not self.deciders.decide(self.state)
         if core is not None and self.steps == last and self.version < last and home and prompt:
             yield self._publish
 
@@ -366,8 +369,9 @@ class World:
                 self.timers.append(timer)
             case runs.EvaluationStarted():
                 self.evaluating = event
-            case training.BurstEnded(retained=retained):
+            case training.BurstEnded(retained=retained, version=version):
                 self.bursts += 1
+                self.burst_version = version
                 self.between = self.between and not retained
             case runs.RunFinished():
                 self.finished = event

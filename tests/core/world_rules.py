@@ -20,7 +20,7 @@ def check(world: "World", event: Event) -> None:
 def _check_group(world: "World", event: dispatch.GroupDispatched) -> None:
     plan = world.plan
     assert world.evaluating is None
-    assert event.version == world.version
+    assert event.version == (world.burst_version if plan.dispatching == "boundary" else world.version)
     assert world.dispatched == world.groups * plan.size, "the group before is not whole"
     if plan.dispatching == "boundary":
         assert world.groups < plan.quota(world.bursts)
