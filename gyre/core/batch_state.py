@@ -1,6 +1,7 @@
 """What the packer has folded: ready groups, the open batch, and the ledger of its micro-steps."""
 
-from collections.abc import Callable, Mapping
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -79,6 +80,8 @@ class Execution:
     """How far an execution of the batch that is to be trained has come."""
 
     admitted: Admitted
+    group: int
+    """Place of its group in the batch."""
     trained: int = 0
     """Targets queued for training; L_i when all are."""
     measured: int = 0
@@ -105,6 +108,16 @@ class Execution:
         """Whether all of its measuring micro-steps are queued and its mask is not decided."""
         return self.measured >= self.admitted.targets and self.mask is None
 
+    @property
+    def lacking(self) -> bool:
+        """Whether micro-steps of it have to be queued before anything else can happen to it."""
+        return not self.queued and not self.measuring
+
+    @property
+    def maskable(self) -> bool:
+        """Whether it is measured, in part at least, and not masked."""
+        return bool(self.ratios) and self.mask is None
+
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
@@ -130,6 +143,13 @@ class Batch:
     last: int = 0
     """Sequence of the last commit about its stream."""
     closed: bool = False
+    # What follows from the executions, counted as they change:
+    unqueued: int = 0
+    """Executions whose targets are not all queued for training."""
+    maskable: int = 0
+    """Executions with measurements and without a mask."""
+    lacking: tuple[int, ...] = ()
+    """Places of the groups with an execution that lacks micro-steps, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +159,8 @@ class State:
     params: Params
     ledger: Ledger = field(default_factory=Ledger)
     waiting: dict[str, Waiting] = field(default_factory=dict)
+    ready: tuple[tuple[int, int, str], ...] = ()
+    """(version, index, group) of the waiting ones whose executions are all admitted, in the order of their turn."""
     batch: Batch | None = None
     between_bursts: bool = False
     """A burst's last step is done and it is not decided whether the core stays in training."""
@@ -167,15 +189,14 @@ def initial(params: Params) -> State:
 def evolve(state: State, sequence: int, event: Event) -> State:
     """Fold one event; what is about another step changes nothing."""
     handler = _HANDLERS.get(type(event))
-    if handler is not None and getattr(event, "step", state.ledger.step) == state.ledger.step:
+    if handler is not None and ledger.concerns(event, state.ledger.step):
         state = handler(state, sequence, event)
     folded = ledger.evolve(state.ledger, sequence, event)
     return state if folded is state.ledger else replace(state, ledger=folded)
 
 
 def _ready(state: State, sequence: int, event: GroupReady) -> State:  # noqa: ARG001 - a handler
-    group = Waiting(event.group, event.index, event.version, len(event.outcomes))
-    return replace(state, waiting=state.waiting | {event.group: group})
+    return _wait(state, Waiting(event.group, event.index, event.version, len(event.outcomes)))
 
 
 def _admitted(state: State, sequence: int, event: TrajectoriesAdmitted) -> State:
@@ -183,7 +204,25 @@ def _admitted(state: State, sequence: int, event: TrajectoriesAdmitted) -> State
     if group is None or any(each.execution == event.execution for each in group.admitted):
         return state
     new = Admitted(event.execution, sequence, event.targets, event.advantage)
-    return replace(state, waiting=state.waiting | {event.group: replace(group, admitted=(*group.admitted, new))})
+    return _wait(state, replace(group, admitted=(*group.admitted, new)))
+
+
+def _wait(state: State, group: Waiting) -> State:
+    """The group waits as it is now; it has its turn once it is complete."""
+    ready = _without(state, group.group)
+    if group.complete:
+        turns = list(ready)
+        insort(turns, (group.version, group.index, group.group))
+        ready = tuple(turns)
+    return replace(state, waiting=state.waiting | {group.group: group}, ready=ready)
+
+
+def _without(state: State, group: str) -> tuple[tuple[int, int, str], ...]:
+    """The turns of all other groups."""
+    known = state.waiting.get(group)
+    if known is None or not known.complete:
+        return state.ready
+    return tuple(turn for turn in state.ready if turn[2] != group)
 
 
 def _opened(state: State, sequence: int, event: BatchOpened) -> State:  # noqa: ARG001 - a handler
@@ -194,15 +233,12 @@ def _assigned(state: State, sequence: int, event: GroupAssigned) -> State:
     group = state.waiting.get(event.group)
     if group is None or state.batch is None:
         return state
-    trained = {each.execution: Execution(each) for each in group.admitted if _trains(state.params, each)}
-    batch = replace(
-        state.batch,
-        groups=(*state.batch.groups, Assigned(event.group, sequence, tuple(trained))),
-        executions=state.batch.executions | trained,
-        last=sequence,
-    )
+    place = len(state.batch.groups)
+    trained = {each.execution: Execution(each, place) for each in group.admitted if _trains(state.params, each)}
+    groups = (*state.batch.groups, Assigned(event.group, sequence, tuple(trained)))
+    batch = _advance(replace(state.batch, groups=groups, last=sequence), trained)
     waiting = {key: value for key, value in state.waiting.items() if key != event.group}
-    return replace(state, waiting=waiting, batch=batch)
+    return replace(state, waiting=waiting, ready=_without(state, event.group), batch=batch)
 
 
 def _trains(params: Params, admitted: Admitted) -> bool:
@@ -212,16 +248,16 @@ def _trains(params: Params, admitted: Admitted) -> bool:
 def _enqueued(state: State, sequence: int, event: MicroStepEnqueued) -> State:
     if state.batch is None:
         return state
-    executions = dict(state.batch.executions)
-    for execution, targets in _targets(event).items():
-        if execution in executions:
-            executions[execution] = _advanced(executions[execution], event, targets)
+    known, targets = state.batch.executions, _targets(event)
+    changed = {name: _queued(known[name], event, count) for name, count in targets.items() if name in known}
+    batch = replace(_advance(state.batch, changed), last=sequence)
     whole = event.kind == "train" and not event.masks
-    groups = tuple(
-        replace(group, whole=group.whole + 1) if whole and _holds(group, event) else group
-        for group in state.batch.groups
-    )
-    return replace(state, batch=replace(state.batch, groups=groups, executions=executions, last=sequence))
+    first = known.get(event.rows[0].segments[0].execution) if whole else None
+    if first is not None:
+        groups = list(batch.groups)
+        groups[first.group] = replace(groups[first.group], whole=groups[first.group].whole + 1)
+        batch = replace(batch, groups=tuple(groups))
+    return replace(state, batch=batch)
 
 
 def _targets(event: MicroStepEnqueued) -> dict[str, int]:
@@ -232,11 +268,7 @@ def _targets(event: MicroStepEnqueued) -> dict[str, int]:
     return counts
 
 
-def _holds(group: Assigned, event: MicroStepEnqueued) -> bool:
-    return event.rows[0].segments[0].execution in group.executions
-
-
-def _advanced(execution: Execution, event: MicroStepEnqueued, targets: int) -> Execution:
+def _queued(execution: Execution, event: MicroStepEnqueued, targets: int) -> Execution:
     if event.kind == "measure":
         parts = execution.measure_parts + 1
         return replace(execution, measured=execution.measured + targets, measure_parts=parts)
@@ -263,8 +295,30 @@ def _masked(state: State, sequence: int, event: ExecutionMasked) -> State:
 def _with(state: State, execution: Execution) -> State:
     if state.batch is None:
         return state
-    executions = state.batch.executions | {execution.admitted.execution: execution}
-    return replace(state, batch=replace(state.batch, executions=executions))
+    return replace(state, batch=_advance(state.batch, {execution.admitted.execution: execution}))
+
+
+def _advance(batch: Batch, changed: dict[str, Execution]) -> Batch:
+    """These executions as they stand now, and what follows from all of them."""
+    before = [batch.executions[name] for name in changed if name in batch.executions]
+    executions = batch.executions | changed
+    touched = {each.group for each in changed.values()}
+    lacking = {place for place in touched if any(executions[each].lacking for each in batch.groups[place].executions)}
+    return replace(
+        batch,
+        executions=executions,
+        unqueued=batch.unqueued + _unqueued(changed.values()) - _unqueued(before),
+        maskable=batch.maskable + _maskable(changed.values()) - _maskable(before),
+        lacking=tuple(sorted(lacking | set(batch.lacking).difference(touched))),
+    )
+
+
+def _unqueued(executions: Iterable[Execution]) -> int:
+    return sum(not each.queued for each in executions)
+
+
+def _maskable(executions: Iterable[Execution]) -> int:
+    return sum(each.maskable for each in executions)
 
 
 def _closed(state: State, sequence: int, event: StreamClosed) -> State:  # noqa: ARG001 - a handler

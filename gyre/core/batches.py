@@ -120,7 +120,7 @@ def _gathered(state: State) -> bool:
     if params.stream or done % params.burst:
         return True
     needed = min(params.burst, params.steps - done) * params.groups
-    return sum(group.complete for group in state.waiting.values()) >= needed
+    return len(state.ready) >= needed
 
 
 def _repairs(state: State) -> tuple[Decision, ...]:
@@ -149,7 +149,9 @@ def _reissue(state: State, place: int) -> Decision:
 
 def _maskings(state: State, batch: Batch) -> tuple[Decision, ...]:
     """s_i and m_i of an execution that is measured in full (design §7, Objective)."""
-    ripe = (each for each in batch.executions.values() if each.mask is None and each.ratios)
+    if not batch.maskable:
+        return ()
+    ripe = (each for each in batch.executions.values() if each.maskable)
     return tuple(
         _about_batch(state, _mask(state, each), each.counted)
         for each in ripe
@@ -218,13 +220,7 @@ def _decided(execution: Execution) -> MaskDecided:
 def _unfinished(state: State) -> Assigned | None:
     """The first group with an execution that is neither queued in full nor waiting for its measurements."""
     batch = state.batch
-    if batch is None or batch.closed:
-        return None
-    return next((group for group in batch.groups if any(map(_lacking, _of(batch, group)))), None)
-
-
-def _lacking(execution: Execution) -> bool:
-    return not execution.queued and not execution.measuring
+    return None if batch is None or batch.closed or not batch.lacking else batch.groups[batch.lacking[0]]
 
 
 def _of(batch: Batch, group: Assigned) -> Iterator[Execution]:
@@ -241,11 +237,9 @@ def _assignment(state: State, batch: Batch) -> tuple[Decision, ...]:
 
     Only when few queued micro-steps are unclaimed: what is assigned early is no supply that satellites could come for.
     """
-    ready = [group for group in state.waiting.values() if group.complete]
-    unclaimed = sum(slot.status == "ready" for slot in state.ledger.slots.values())
-    if not ready or len(batch.groups) >= state.params.groups or unclaimed >= _LOW:
+    if not state.ready or len(batch.groups) >= state.params.groups or state.ledger.unclaimed >= _LOW:
         return ()
-    group = min(ready, key=lambda each: (each.version, each.index))
+    group = state.waiting[state.ready[0][2]]
     event = GroupAssigned(
         step=state.ledger.step,
         group=group.group,
@@ -261,7 +255,7 @@ def _cause(group: Waiting, batch: Batch) -> int:
 
 def _closing(state: State, batch: Batch) -> tuple[Decision, ...]:
     full = len(batch.groups) >= state.params.groups
-    if batch.closed or not full or not all(each.queued for each in batch.executions.values()):
+    if batch.closed or not full or batch.unqueued:
         return ()
     event = StreamClosed(step=state.ledger.step, micro_steps=len(state.ledger.slots))
     return (_about_batch(state, event, batch.last),)

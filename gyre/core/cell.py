@@ -181,8 +181,8 @@ def _training(view: View, held: Held) -> Deed:
         return _reducing(state.reduction, held)
     if held.cell == CORE and ledger.reduction_due(state) is not None:
         return "reduce"
-    ready = any(slot.status == "ready" for slot in state.slots.values())
-    return "claim" if ready and ledger.may_claim(state, held.cell, held.instance) else "wait"
+    may_claim = state.unclaimed and ledger.may_claim(state, held.cell, held.instance)
+    return "claim" if may_claim else "wait"
 
 
 def _reducing(reduction: Reduction, held: Held) -> Deed:
@@ -275,3 +275,5 @@ _HANDLERS: Mapping[type[Any], Callable[[View, Any], View]] = {
     MicroStepCompleted: _completed,
     ReductionOpened: _opened,
 }
+FOLDS = frozenset(_HANDLERS) | ledger.FOLDS
+"""The events that change a cell's view."""

@@ -15,7 +15,7 @@ All of them must come to the same answer, so the rules are here once:
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from schemas.envelope import Event
 from schemas.roles import CellLost, CellRegistered, RoleTransitionCompleted
@@ -98,14 +98,24 @@ class Ledger:
     epoch: int = 0
     reduction: Reduction | None = None
     reduced: bool = False
+    # What follows from the slots, counted as they change:
+    unclaimed: int = 0
+    """Micro-steps that are ready."""
+    unfinished: int = 0
+    """Micro-steps that are not completed."""
+    missing: tuple[int, ...] = ()
+    """Micro-steps that are lost, in order."""
 
 
 def evolve(state: Ledger, sequence: int, event: Event) -> Ledger:
     """Fold one event; what is about another step or another instance changes nothing."""
     handler = _HANDLERS.get(type(event))
-    if handler is None or getattr(event, "step", state.step) != state.step:
-        return state
-    return handler(state, sequence, event)
+    return handler(state, sequence, event) if handler is not None and concerns(event, state.step) else state
+
+
+def concerns(event: Any, step: int) -> bool:
+    """Whether an event is about this step, or about none."""
+    return type(event) not in _OF_A_STEP or event.step == step
 
 
 def may_claim(state: Ledger, cell: int, instance: str) -> bool:
@@ -116,9 +126,7 @@ def may_claim(state: Ledger, cell: int, instance: str) -> bool:
 
 def lost(state: Ledger) -> tuple[int, ...]:
     """Micro-steps that have to be reissued, in order."""
-    if state.reduced:
-        return ()
-    return tuple(sorted(place for place, slot in state.slots.items() if slot.status == "lost"))
+    return () if state.reduced else state.missing
 
 
 def live(state: Ledger) -> tuple[Contribution, ...]:
@@ -137,8 +145,7 @@ def training(state: Ledger) -> tuple[int, ...]:
 
 def drained(state: Ledger) -> bool:
     """Whether the stream is closed and every micro-step of it completed."""
-    closed = state.total is not None and len(state.slots) == state.total
-    return closed and all(slot.status == "completed" for slot in state.slots.values())
+    return len(state.slots) == state.total and not state.unfinished
 
 
 def reduction_due(state: Ledger) -> Reduction | None:
@@ -282,7 +289,7 @@ def _lose(state: Ledger, cell: int, sequence: int, reason: str, *, failed: bool 
     }
     broken = state.reduction is not None and cell in state.reduction.members
     reduction = replace(state.reduction, intact=False) if state.reduction is not None and broken else state.reduction
-    return replace(state, slots=state.slots | taken, reduction=reduction)
+    return replace(_with(state, taken), reduction=reduction)
 
 
 def _without(slot: Slot, sequence: int, reason: str, *, failed: bool = False) -> Slot:
@@ -291,7 +298,31 @@ def _without(slot: Slot, sequence: int, reason: str, *, failed: bool = False) ->
 
 
 def _put(state: Ledger, micro_step: int, slot: Slot) -> Ledger:
-    return replace(state, slots=state.slots | {micro_step: slot})
+    return _with(state, {micro_step: slot})
+
+
+def _with(state: Ledger, changed: dict[int, Slot]) -> Ledger:
+    """These slots as they stand now, and what follows from all of them."""
+    before = [state.slots[place] for place in changed if place in state.slots]
+    missing = state.missing
+    lost_now = [place for place, slot in changed.items() if slot.status == "lost"]
+    if missing or lost_now:
+        missing = tuple(sorted({*missing, *lost_now}.difference(changed.keys() - lost_now)))
+    return replace(
+        state,
+        slots=state.slots | changed,
+        unclaimed=state.unclaimed + _ready(changed.values()) - _ready(before),
+        unfinished=state.unfinished + _open(changed.values()) - _open(before),
+        missing=missing,
+    )
+
+
+def _ready(slots: Iterable[Slot]) -> int:
+    return sum(slot.status == "ready" for slot in slots)
+
+
+def _open(slots: Iterable[Slot]) -> int:
+    return sum(slot.status != "completed" for slot in slots)
 
 
 _HANDLERS: Mapping[type[Any], Callable[[Ledger, int, Any], Ledger]] = {
@@ -310,5 +341,6 @@ _HANDLERS: Mapping[type[Any], Callable[[Ledger, int, Any], Ledger]] = {
     GradientReduced: _reduced,
     OptimizerStepped: _stepped,
 }
+_OF_A_STEP = frozenset(kind for kind in get_args(get_args(Event)[0]) if "step" in kind.model_fields)
 FOLDS = frozenset(_HANDLERS)
 """The events that change a ledger."""
