@@ -80,6 +80,25 @@ DATASETS: Mapping[str, Dataset] = {
 """With Qwen 3.6 122B."""
 
 
+def assumptions(preset: str) -> tuple[str, ...]:
+    """What an experiment rests on that the paper does not say, a sentence each; () for `scale`: it compares nothing."""
+    if preset == "scale":
+        return ()
+    found, timings = NL2REPO.durations, TIMINGS
+    fitted = (
+        f"fitted to Table 1: executions of {found.median / HOUR:g} h (median, on a full engine; sigma {found.sigma:g}, "
+        f"{found.between:.0%} of the variance between queries), {NL2REPO.batch / HOUR:g} node-hours of training and "
+        f"{timings.update / MINUTE:g} min an update, {timings.publication / MINUTE:g} min a publication, calls up to "
+        f"{RELIEF:.0%} faster on an emptier engine, rho_min {RHO_MIN:g}, tau {TAU:g} s"
+    )
+    pool = (
+        f"fitted too: {POOL_SWITCH / MINUTE:g} min for a whole colocate pool to switch, either way; what is published, "
+        f"{timings.to_train:g} s and {timings.to_rollout:g} s, is of single cells"
+    )
+    guessed = "guessed: the durations on DeepSWE and TerminalBench, their training, and async's even split there"
+    return (fitted, pool, guessed) if preset == "table2" else (fitted, pool)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One schedule on one division of the nodes."""

@@ -76,17 +76,19 @@ class Trace:
     """When each optimizer update was done, seconds of the trace."""
 
     def timings(self, until: float) -> Timings:
-        """Mean durations of what had passed by then; of all there is where nothing had; 0 without any."""
-        return Timings(**{what: self._mean(what, until) for what in MEASURES})
+        """Mean durations of what had passed by then; 0 for what had not: see `unseen`."""
+        return Timings(**{what: fmean(self._early(what, until) or (0.0,)) for what in MEASURES})
 
-    def _mean(self, what: Measure, until: float) -> float:
-        values = self.measured.get(what, ())
-        early = [seconds for at, seconds in values if at <= until]
-        return fmean(early or [seconds for _, seconds in values] or [0.0])
+    def unseen(self, until: float) -> tuple[Measure, ...]:
+        """What had not happened by then, and did later: nothing is known of it."""
+        return tuple(what for what in MEASURES if self.measured.get(what) and not self._early(what, until))
+
+    def _early(self, what: Measure, until: float) -> list[float]:
+        return [seconds for at, seconds in self.measured.get(what, ()) if at <= until]
 
     def step_cost(self, until: float) -> tuple[float, float]:
-        """(seconds, seconds a token) of a micro-step: a line through those completed by then."""
-        known = [each for each in self.micro_steps if each.completed <= until] or list(self.micro_steps)
+        """(seconds, seconds a token) of a micro-step: a line through those completed by then; 0 if none was."""
+        known = [each for each in self.micro_steps if each.completed <= until]
         tokens, seconds = [float(each.tokens) for each in known], [each.seconds for each in known]
         if len(set(tokens)) > 1:
             slope, intercept = linear_regression(tokens, seconds)

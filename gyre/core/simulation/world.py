@@ -78,6 +78,11 @@ class World:
             for kind, reaction in reactions.items():
                 self._reactions[kind].append(reaction)
 
+    @property
+    def events(self) -> int:
+        """Said so far."""
+        return self._sequence
+
     def run(self) -> Outcome:
         """From RunStarted to RunFinished."""
         plan = self._setting.plan

@@ -57,7 +57,7 @@ class Accounts:
     ready: float
     """R, ready and unconsumed groups at a publication, on average."""
     phase: float
-    """beta"""
+    """beta, in units of a burst"""
 
 
 @cache
@@ -87,13 +87,13 @@ def _reckon(log: Log, mu: int) -> Accounts:
     consumed = [(event.step, event.group, event.staleness) for _, event in log.of(GroupAssigned)]
     middle = [each for each in consumed if TAIL < each[0] <= STEPS - TAIL]
     step = (updates[STEPS - TAIL - 1] - updates[TAIL - 1]) / (STEPS - 2 * TAIL)
-    starts = [update - TRAINING for update in updates]
+    starts = [update - TRAINING for update in updates[::mu]]  # of bursts
     return Accounts(
         staleness=fmean(found for _, _, found in middle),
         step=step,
         latency=fmean(ready[group] - dispatched[group] for _, group, _ in middle),
         ready=_left_ready(log),
-        phase=fmean(ready[group] - starts[number - 2] for number, group, _ in middle) / step,
+        phase=fmean(ready[group] - starts[(number - 1) // mu - 1] for number, group, _ in middle) / (mu * step),
     )
 
 
@@ -141,6 +141,17 @@ def test_a7_a_continuous_step_takes_b_latencies_over_the_depth(workload: str) ->
 def test_a8_a_boundary_step_is_what_its_depth_and_completion_phase_say(workload: str, phi: float) -> None:
     found = accounts(workload, "boundary", phi, 1)
     expected = staleness.boundary_step_time((phi + 1) * GROUPS, GROUPS, found.latency, TRAINING, found.phase)
+    assert found.step == pytest.approx(expected, rel=CLOSE)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize(("phi", "mu"), [(0.5, 3), (1.5, 2)])
+def test_a8_a_step_of_a_longer_burst_is_its_share_of_what_the_bursts_depth_and_phase_say(
+    workload: str, phi: float, mu: int
+) -> None:
+    """Eq. 19 with mu B in the place of B: (L + mu B / v_T) / (Q_b / B - mu + mu beta)."""
+    found = accounts(workload, "boundary", phi, mu)
+    expected = staleness.boundary_step_time((phi + mu) * GROUPS, GROUPS, found.latency, TRAINING, found.phase, mu)
     assert found.step == pytest.approx(expected, rel=CLOSE)
 
 

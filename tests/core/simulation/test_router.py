@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from gyre.core.routes import Cell, onward
 from gyre.core.simulation.agenda import SimulationStuck
 from gyre.core.simulation.router import Router
 
@@ -45,3 +46,25 @@ def test_after_many_changes_the_choice_is_still_that_of_a_whole_count() -> None:
         counts[cell] += change
         router.add(cell, change)
         assert router.choose() == min(counts, key=lambda each: (counts[each] / (each + 1), -each))
+
+
+def test_what_leaves_its_cell_goes_where_the_proxys_rule_sends_it() -> None:
+    """Cells come and go and fill up; each choice is compared with a whole count by `gyre.core.routes`."""
+    chance = random.Random(2)
+    router = Router()
+    serving: dict[int, Cell] = {}
+    counts = dict.fromkeys(range(6), 0)
+    for turn in range(3000):
+        cell = chance.choice(list(counts))
+        if turn < 6 or chance.random() < 0.2:
+            cell = turn if turn < 6 else cell
+            serving[cell] = Cell("", "", cell % 3 + 1)
+            router.open(cell, cell % 3 + 1)
+        elif chance.random() < 0.3 and len(serving) > 1:
+            serving.pop(cell, None)
+            router.close(cell)
+        else:
+            change = chance.choice((1, 1, -1)) if counts[cell] else 1
+            counts[cell] += change
+            router.add(cell, change)
+        assert router.onward() == onward(serving, counts)

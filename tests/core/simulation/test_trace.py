@@ -48,6 +48,16 @@ def test_what_happened_after_the_calibrated_part_is_not_looked_at() -> None:
     assert trace(slower).step_cost(cut) == (0.0, pytest.approx(0.5))
 
 
+def test_of_what_had_not_happened_in_the_calibrated_part_nothing_is_known() -> None:
+    setting = Setting(plan(steps=6, groups=4, executions=3), capacity=8, timings=TIMINGS)
+    _, log = told(setting, sampled(setting, 1))
+    found = trace(log.pairs)
+    before = found.updates[0] - 1.6
+    assert {"update", "publication", "to_rollout"} <= set(found.unseen(before))
+    assert (found.timings(before).update, found.timings(before).to_train) == (0.0, pytest.approx(0.7))
+    assert found.unseen(found.updates[-1]) == ()
+
+
 @pytest.mark.parametrize("relief", [0.0, 0.4])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_told_again_under_its_own_settings_its_steps_take_as_long(seed: int, relief: float) -> None:
