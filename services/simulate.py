@@ -41,6 +41,7 @@ def table1(seeds: int, names: Sequence[str] = tuple(TABLE1)) -> dict[str, Any]:
     return {
         "preset": "table1",
         "seeds": seeds,
+        "assumed": list(presets.assumptions("table1")),
         "rows": {name: asdict(row) | {"residual_percent": 100.0 * row.residual} for name, row in rows.items()},
         "rms_percent": rms_percent(residuals),
         "worst_percent": 100.0 * max(residuals, key=abs),
@@ -69,6 +70,7 @@ def speedups(preset: str, paper: published.Speedups, seeds: int) -> dict[str, An
     return {
         "preset": preset,
         "seeds": seeds,
+        "assumed": list(presets.assumptions(preset)),
         "speedups": [asdict(each) | {"residual_percent": 100.0 * each.residual} for each in entries],
         "rms_percent": rms_percent(residuals),
         "worst_percent": 100.0 * max(residuals, key=abs),

@@ -61,6 +61,8 @@ def _summary(found: Mapping[str, Any], console: Console) -> None:
         f"{found['seeds']} seeds; residuals against the paper: {found['rms_percent']:.2f} % RMS, "
         f"largest {found['worst_percent']:+.1f} %"
     )
+    for each in found["assumed"]:
+        console.print(f"not published, {each}")
 
 
 def _retold(found: Mapping[str, Any], console: Console) -> None:
@@ -68,10 +70,21 @@ def _retold(found: Mapping[str, Any], console: Console) -> None:
     for each in found["steps"]:
         table.add_row(str(each["step"]), f"{each['recorded']:.2f}", f"{each['simulated']:.2f}")
     console.print(table)
-    told = f"{found['run']}, calibrated on its first {found['calibrated_on']} steps"
     settings = f" with {', '.join(found['settings'])}" if found["settings"] else ""
-    error = "" if found["error_percent"] is None else f", {found['error_percent']:+.1f} %"
     console.print(
-        f"{told}, retold{settings}: {found['simulated_step_seconds']:.2f} s a step after them, recorded "
-        f"{found['recorded_step_seconds']:.2f} s{error}; mean staleness {found['staleness']:.3g}"
+        f"{found['run']}, calibrated on its first {found['calibrated_on']} steps, retold{settings}: "
+        f"mean staleness {found['staleness']:.3g}"
     )
+    _errors("steps it was calibrated on", found["in_sample"], console)
+    _errors("held-out steps after them", found["held_out"], console)
+    if found["unseen"]:
+        console.print(f"taken as 0 s, since none had passed by then: {', '.join(found['unseen'])}")
+
+
+def _errors(what: str, part: Mapping[str, Any], console: Console) -> None:
+    if part["steps"]:
+        console.print(
+            f"{part['steps']} {what}: {part['simulated_step_seconds']:.2f} s a step, recorded "
+            f"{part['recorded_step_seconds']:.2f} s, {part['error_percent']:+.1f} %; a single step is "
+            f"{part['step_error_percent']:.1f} % off on average"
+        )

@@ -91,23 +91,25 @@ def retell(past: Past, settings: Sequence[str], relief: float | None = None, wat
 
 
 def report(past: Past, outcome: Outcome, settings: Sequence[str]) -> dict[str, Any]:
-    """Step times beside the recorded ones, seconds; the error is of the mean of the steps it was not calibrated on."""
+    """Step times beside the recorded ones, seconds, and how far off they are: where the model was calibrated and after.
+
+    The executions and micro-steps of the whole trace are told again: they are the workload. How long everything takes
+    that the workload does not say comes from the steps it was calibrated on alone.
+    """
     recorded = step_seconds(past.trace.updates, past.trace.began)
     simulated = step_seconds(outcome.updates, 0.0)
-    later = slice(past.calibrated, min(len(recorded), len(simulated)))
-    was, now = _mean(recorded[later]), _mean(simulated[later])
+    pairs = list(zip(recorded, simulated, strict=False))
     return {
         "run": past.run,
         "settings": list(settings),
         "calibrated_on": past.calibrated,
         "relief": past.relief,
         "steps": [
-            {"step": place, "recorded": one, "simulated": other}
-            for place, (one, other) in enumerate(zip(recorded, simulated, strict=False), start=1)
+            {"step": place, "recorded": one, "simulated": other} for place, (one, other) in enumerate(pairs, start=1)
         ],
-        "recorded_step_seconds": was,
-        "simulated_step_seconds": now,
-        "error_percent": 100.0 * (now / was - 1.0) if was else None,
+        "unseen": list(past.trace.unseen(past.until)),
+        "in_sample": _errors(pairs[: past.calibrated]),
+        "held_out": _errors(pairs[past.calibrated :]),
         "simulated_seconds": outcome.seconds,
         "staleness": outcome.mean_staleness,
     }
@@ -126,5 +128,15 @@ def merged(table: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return table | other | sections
 
 
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else 0.0
+def _errors(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Of (recorded, simulated) step times: both means, how far these are apart, and how far a step is on average."""
+    if not pairs:
+        return {"steps": 0}
+    was, now = fmean(one for one, _ in pairs), fmean(other for _, other in pairs)
+    return {
+        "steps": len(pairs),
+        "recorded_step_seconds": was,
+        "simulated_step_seconds": now,
+        "error_percent": 100.0 * (now / was - 1.0),
+        "step_error_percent": 100.0 * fmean(abs(other / one - 1.0) for one, other in pairs),
+    }

@@ -49,6 +49,7 @@ def test_rows_of_the_paper_come_with_its_hours_and_residuals(gyre: Gyre) -> None
     assert all(abs(row["residual_percent"]) < 12 for row in found["rows"].values())
     assert found["rms_percent"] < 12
     assert found["broken_orderings"] == []
+    assert [each.partition(":")[0] for each in found["assumed"]] == ["fitted to Table 1", "fitted too"]
 
 
 def test_a_scaled_run_says_how_long_it_took(gyre: Gyre) -> None:
@@ -62,7 +63,11 @@ def test_a_recorded_run_told_again_takes_as_long(gyre: Gyre, recorded: Path) -> 
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert (found["calibrated_on"], len(found["steps"]), found["settings"]) == (3, 9, [])
-    assert abs(found["error_percent"]) < 5
+    assert (found["in_sample"]["steps"], found["held_out"]["steps"], found["unseen"]) == (3, 6, [])
+    assert abs(found["held_out"]["error_percent"]) < 5
+    page = " ".join(gyre("simulate", "--from", recorded).stdout.split())
+    assert "3 steps it was calibrated on:" in page
+    assert "6 held-out steps after them:" in page
 
 
 def test_other_settings_give_another_run_of_the_same_executions(gyre: Gyre, recorded: Path) -> None:
