@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,9 @@ from gyre.core.diagnosis.limits import Limits
 from services.place import Note, new_instance
 from services.source import Source, messages
 
+Heartbeats = tuple[float, frozenset[str]]
+"""For how many seconds was listened, and who was heard."""
+_NOBODY: Heartbeats = (0.0, frozenset())
 BEATS = 3
 """Heartbeats that a living cell is waited for; the configuration allows no fewer before it is lost."""
 _TELL_EVERY = 1024
@@ -46,15 +49,17 @@ async def diagnose(source: Source, only: Sequence[str] = (), told: Callable[[int
     """
     config = Config.recorded((await source.started()).config)
     doctor = Doctor(limits(config))
-    async with _ear(source, config) as silent:
+    async with _ear(source, config) as listen:
         read = await _hear(doctor, "EV", source.ev, told)
         await _hear(doctor, "CALL", source.calls, lambda count: told(read + count))
         live = not doctor.over and is_live(source.folder)
+        listened, heard = await listen() if live else _NOBODY
         outlook = Outlook(
             now=time.time_ns() if live else doctor.last,
             live=live,
             rooms=() if doctor.over else await _rooms(source),
-            silent=await silent() if live else {},
+            listened=listened,
+            heard=heard,
         )
     return Report(source.run, live, doctor.events, tuple(doctor.findings(outlook, only)))
 
@@ -117,49 +122,35 @@ async def _hear(doctor: Doctor, stream: str, log: ReadLog, told: Callable[[int],
 
 
 @contextlib.asynccontextmanager
-async def _ear(source: Source, config: Config) -> AsyncIterator[Callable[[], Awaitable[Mapping[str, float]]]]:
+async def _ear(source: Source, config: Config) -> AsyncIterator[Callable[[], Awaitable[Heartbeats]]]:
     """Listen for heartbeats meanwhile; what it gives waits until each living cell should have been heard."""
     if source.folder is None or not is_live(source.folder):
-        yield _nobody
+        yield _deaf
         return
     began, heard = time.monotonic(), set[str]()
     bus = await _connect(source.folder)
     listening = asyncio.create_task(_listen(bus, heard))
 
-    async def silent() -> Mapping[str, float]:
+    async def listen() -> Heartbeats:
         patience = BEATS * config.cells.heartbeat_seconds
         await asyncio.sleep(max(0.0, began + patience - time.monotonic()))
-        waited = time.monotonic() - began
-        return {instance: waited for instance in await _instances(source) if instance not in heard}
+        return time.monotonic() - began, frozenset(heard)
 
     try:
-        yield silent
+        yield listen
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
         await bus.close()
 
 
-async def _nobody() -> Mapping[str, float]:
-    return {}
+async def _deaf() -> Heartbeats:
+    return _NOBODY
 
 
 async def _listen(bus: Bus, heard: set[str]) -> None:
     async for _, body in bus.listen(subjects.heartbeats(bus.run)):
         heard.add(body.decode(errors="replace"))
-
-
-async def _instances(source: Source) -> set[str]:
-    """Instances that registered as cells: those that are lost by now are nobody's concern."""
-    from schemas.roles import CellRegistered
-
-    found = set()
-    for filter_ in (subjects.ev(source.run, "cell", "cell", "*"), subjects.ev(source.run, "cell", "core")):
-        async for stored in messages(source.ev, filter=filter_):
-            for event in stored.commit.events if stored.commit else ():
-                if isinstance(event, CellRegistered):
-                    found.add(event.instance)
-    return found
 
 
 async def _rooms(source: Source) -> tuple[Room, ...]:

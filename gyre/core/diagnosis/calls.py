@@ -52,8 +52,6 @@ class Calls:
         """Whether anything ever scored above 0."""
         size = limits.batch
         self._unparsed, self._cut, self._unheard, self._broken = (Window(size) for _ in range(4))
-        self._names: dict[str, str] = {}
-        """Window -> a call that shows it."""
 
     @property
     def hears(self) -> Mapping[type[Any], Hear]:
@@ -86,7 +84,8 @@ class Calls:
         worst = window.worst
         if worst is not None and worst.value > HALF:
             says = f"of {worst.size} answers in a row {worst.bad} {what}"
-            yield Finding(kind.name, severity, says, ids(worst.examples), f"gyre call {{run}} {self._names[kind.name]}")
+            evidence = ids(worst.examples)
+            yield Finding(kind.name, severity, says, evidence, f"gyre tree {{run}} {worst.examples[0].execution}")
 
     def _assigned(self, at: At, event: RewardAssigned) -> None:
         self._rewarded = self._rewarded or event.reward > 0
@@ -95,16 +94,10 @@ class Calls:
         if event.kind != "turn":
             return
         tools = '"tool_calls"' in event.reply  # in a text, quotes are escaped
-        facts = (
-            (UNPARSED, self._unparsed, not tools and any(mark in event.reply for mark in MARKS)),
-            (CUT, self._cut, event.finish == "length"),
-            (UNHEARD, self._unheard, not event.delivered),
-            (BROKEN, self._broken, event.finish in {"error", "abort"}),
-        )
-        for kind, window, bad in facts:
-            window.add(at, bad)
-            if bad:
-                self._names.setdefault(kind.name, event.call)
+        self._unparsed.add(at, not tools and any(mark in event.reply for mark in MARKS))
+        self._cut.add(at, event.finish == "length")
+        self._unheard.add(at, not event.delivered)
+        self._broken.add(at, event.finish in {"error", "abort"})
         self._follow(at, event, tools)
 
     def _follow(self, at: At, event: ModelCallRecorded, tools: bool) -> None:

@@ -1,7 +1,7 @@
 """What a detector hears and says."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 SECOND = 1_000_000_000
@@ -70,8 +70,10 @@ class Outlook:
     live: bool = False
     """Whether it goes on."""
     rooms: tuple[Room, ...] = ()
-    silent: Mapping[str, float] = field(default_factory=dict)
-    """Instance of a cell -> seconds for which its heartbeat was listened for in vain."""
+    listened: float = 0.0
+    """Seconds for which heartbeats were listened for; 0: nobody did."""
+    heard: frozenset[str] = frozenset()
+    """Instances of cells that beat meanwhile."""
 
     def since(self, time: int) -> float:
         """Seconds from a time (UTC, ns) to now."""

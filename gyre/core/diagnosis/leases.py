@@ -97,9 +97,9 @@ class Leases:
             yield Finding(LAPSING.name, "warning", says, evidence, "gyre query verifier-failures {run}")
 
     def _beats(self, outlook: Outlook) -> Iterator[Finding]:
+        silent = outlook.listened
         for cell, (instance, at) in sorted(self._cells.items()):
-            silent = outlook.silent.get(instance, 0.0)
-            if silent > 0:
+            if silent > 0 and instance not in outlook.heard:
                 says = (
                     f"cell {cell} ({instance}) was not heard for {silent:.1f} s, {silent / self._limits.beat:.0f} "
                     f"heartbeats; after {self._limits.silence:.0f} s it is lost"

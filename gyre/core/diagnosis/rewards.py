@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from gyre.core.diagnosis.finding import MOST_EVIDENCE, At, Finding, Hear, Kind, Outlook, Severity, ids, why
-from gyre.core.diagnosis.limits import RARE, Limits
+from gyre.core.diagnosis.limits import HALF, RARE, Limits
 from schemas.rewards import AssessmentRecorded, GroupReady, RewardUnresolved
 from schemas.training import GroupAssigned, OptimizerStepped
 
@@ -45,10 +45,33 @@ class Row:
     groups: int
     first: Scored
     versions: frozenset[int]
+    details: frozenset[str]
+    """What the tests said, at most two of them."""
     seconds: float = 0.0
     """Sum of the groups' means."""
     open: bool = True
     """Whether no other group has come since."""
+
+    def grown(self, scored: Scored) -> "Row":
+        """With one group more."""
+        return replace(
+            self,
+            groups=self.groups + 1,
+            versions=self.versions | {scored.version},
+            details=self.details if len(self.details) > 1 else self.details | {scored.detail},
+            seconds=self.seconds + scored.seconds,
+        )
+
+    @property
+    def shared(self) -> frozenset[int]:
+        """Policy versions that scored otherwise before: what changed is not the policy."""
+        return self.versions & {each.version for each in self.before if not _like(each, self.first)}
+
+    @property
+    def said(self) -> str:
+        """What the tests say of all of them and of less than half before; empty if there is no such thing."""
+        usual = sum(each.detail == self.first.detail for each in self.before) > HALF * len(self.before)
+        return "" if usual or len(self.details) > 1 else self.first.detail
 
     @property
     def chance(self) -> float:
@@ -110,8 +133,8 @@ class Rewards:
         means = ", ".join("none" if each.mean is None else f"{each.mean:.2f}" for each in groups[:MOST_EVIDENCE])
         which = f"step {step}" if row == 1 else f"steps {step - row + 1} to {step}"
         says = (
-            f"in {which} none of the batch's groups had two different rewards (means of the last: {means}): every "
-            f"advantage is 0, and {self._steps} steps were taken in all"
+            f"in {which} of {self._steps} no group of the batch had two different rewards (last means: {means}): "
+            "every advantage is 0, and no weight moves"
         )
         severity: Severity = "critical" if row >= self._limits.mu else "warning"
         evidence = (at.id, *ids([each.at for each in groups]))
@@ -148,17 +171,11 @@ class Rewards:
         """Whether a row of equal groups goes on, ends or begins."""
         row = self._row
         if row is not None and _like(scored, row.first):
-            row = replace(
-                row,
-                groups=row.groups + 1,
-                versions=row.versions | {scored.version},
-                seconds=row.seconds + scored.seconds,
-            )
+            row = row.grown(scored)
         else:
             if row is not None and self._cliff is not None and self._cliff.first is row.first:
                 self._cliff = replace(self._cliff, open=False)
-            versions = frozenset({scored.version})
-            row = Row(tuple(self._past), 1, scored, versions, scored.seconds) if scored.flat else None
+            row = Row(tuple(self._past), 0, scored, frozenset(), frozenset()).grown(scored) if scored.flat else None
         self._row = row
         self._past.append(scored)
         enough = row is not None and len(row.before) >= self._limits.groups
@@ -192,14 +209,13 @@ def _like(scored: Scored, first: Scored) -> bool:
 def _say_cliff(row: Row) -> Finding:
     before = [each.mean for each in row.before if each.mean is not None]
     others = sum(not _like(each, row.first) for each in row.before)
-    shared = row.versions & {each.version for each in row.before}
     here = "goes on to the end" if row.open else "ended later"
     policy = (
-        f"version {min(shared)} of the policy is on both sides, so it did not change there"
-        if shared
+        f"version {max(row.shared)} of the policy is on both sides, so it did not change there"
+        if row.shared
         else f"it begins with version {row.first.version} of the policy"
     )
-    said = f", its tests say {row.first.detail!r}" if row.first.detail else ""
+    said = f"; the tests of all of them say {row.said!r}, as hardly any did before" if row.said else ""
     usual = fmean(each.seconds for each in row.before)
     says = (
         f"{row.groups} groups in a row scored {row.first.mean:.2f} to the last execution ({here}) after {others} of "
@@ -208,4 +224,5 @@ def _say_cliff(row: Row) -> Finding:
     )
     marks = [row.first.judged, row.first.at, row.before[-1].at]
     evidence = [at for at in marks if at is not None]
-    return Finding(CLIFF.name, "critical" if shared else "warning", says, ids(evidence), why(evidence[0]))
+    severity: Severity = "critical" if row.shared or row.said else "warning"
+    return Finding(CLIFF.name, severity, says, ids(evidence), why(evidence[0]))

@@ -71,7 +71,7 @@ class Scoring:
             seconds = (worst.last.time - worst.first.time) / 1e9
             reason, times = worst.reasons.most_common(1)[0]
             says = (
-                f"{worst.count} assessments in a row found no score for {seconds:.0f} s, of {len(worst.executions)} "
+                f"{worst.count} assessments in a row found no score for {seconds:.1f} s, of {len(worst.executions)} "
                 f"executions or more ({times} times: {reason}): what is missing there is no failure of the policy"
             )
             yield Finding(OUTAGE.name, "critical", says, ids(worst.examples), "gyre query verifier-failures {run}")
@@ -81,10 +81,11 @@ class Scoring:
                 "are those of the ones that could be judged"
             )
             yield Finding(OUTAGE.name, "critical", says, ids(share.examples), "gyre query verifier-failures {run}")
-        yield from self._unscorable()
+        else:  # what an outage left without a score is no task's fault
+            yield from self._unscorable()
 
     def _unscorable(self) -> Iterator[Finding]:
-        """Whole groups of a task without a score; where no task has one, it is an outage and no task's fault."""
+        """Whole groups of a task without a score."""
         found = {name: each for name, each in self._tasks.items() if not each.scored and each.count >= self._needed}
         if found and self._scored:
             count = sum(each.count for each in found.values())

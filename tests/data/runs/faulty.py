@@ -1,9 +1,10 @@
 """Makes the faulty runs that lie here: real ones, small, each with one thing wrong in it.
 
-    python -m tests.data.runs.faulty broken-tests tests/data/runs/broken-tests.jsonl.zst
+python -m tests.data.runs.faulty broken-tests tests/data/runs/broken-tests.jsonl.zst
 """
 
 import asyncio
+import os
 import shutil
 import signal
 import sys
@@ -42,7 +43,8 @@ SMALL = (
 )
 Happens = Callable[[Path, Event], Awaitable[None]]
 """What goes wrong at an event: told of the run's folder."""
-BROKEN = "#!/bin/sh\n# Written anew by somebody who forgot that the sandbox has no such module.\nexec {python} -I -S -c {code}\n"
+SLEEPS = '["{python}", "-c", "import time; time.sleep(60)"]'
+BROKEN = "#!/bin/sh\n# A module that is not there: whoever wrote it anew had it.\nexec {python} -I -S -c {code}\n"
 
 
 async def nothing(_: Path, __: Event) -> None:
@@ -50,8 +52,8 @@ async def nothing(_: Path, __: Event) -> None:
 
 
 async def tests_break(folder: Path, event: Event) -> None:
-    """After the second step every task's tests die of an import: exit 1, which is a score of 0."""
-    if isinstance(event, OptimizerStepped) and event.step == 2:
+    """After the third step every task's tests die of an import: exit 1, which is a score of 0."""
+    if isinstance(event, OptimizerStepped) and event.step == 3:
         await asyncio.to_thread(_replace_tests, folder, "'from grader import grade; grade()'")
 
 
@@ -76,25 +78,16 @@ async def satellite_dies(folder: Path, event: Event) -> None:
         count = len(deaths.read_text()) if deaths.exists() else 0
         if count < 4:
             deaths.write_text("x" * (count + 1))
-            signal_process(folder, "cell-1")
-
-
-def signal_process(folder: Path, name: str) -> None:
-    """SIGKILL."""
-    import os
-
-    os.kill(processes(folder)[name], signal.SIGKILL)
+            os.kill(processes(folder)["cell-1"], signal.SIGKILL)
 
 
 FAULTS: dict[str, tuple[Happens, tuple[str, ...]]] = {
     "broken-tests": (tests_break, ("run.steps=6", "run.seed=3")),
     "crashing-tests": (tests_crash, ("run.steps=3", "reward.attempts=2", "reward.backoff_seconds=0.1")),
-    "wrong-parser": (nothing, ("run.steps=2", "rollout.tool_parser=mistral")),
+    "unread-calls": (nothing, ("run.steps=2", "rollout.tool_parser=none")),
+    "babble": (nothing, ("run.steps=2", "rollout.temperature=4", "rollout.max_tokens=24")),
     "failing-harness": (nothing, ("run.steps=2", 'harness.command=["{python}", "-c", "import agent"]')),
-    "hanging-harness": (
-        nothing,
-        ("run.steps=2", "harness.timeout_seconds=2", 'harness.command=["{python}", "-c", "import time; time.sleep(60)"]'),
-    ),
+    "hanging-harness": (nothing, ("run.steps=2", "harness.timeout_seconds=2", f"harness.command={SLEEPS}")),
     "dying-cell": (satellite_dies, ("run.steps=3",)),
 }
 """Name of the run -> what goes wrong, and its settings."""
