@@ -11,10 +11,13 @@ import typer
 
 from gyre.config import Config
 from services import (
+    cli_attach,
     cli_compare,
     cli_dashboard,
     cli_doctor,
     cli_inspect,
+    cli_keys,
+    cli_launch,
     cli_log,
     cli_plan,
     cli_plot,
@@ -48,8 +51,11 @@ for command in (
     *cli_inspect.COMMANDS,
     *cli_regrade.COMMANDS,
     *cli_compare.COMMANDS,
-    *cli_dashboard.COMMANDS,
+    *cli_attach.COMMANDS,
     *cli_doctor.COMMANDS,
+    *cli_dashboard.COMMANDS,
+    *cli_launch.COMMANDS,
+    *cli_keys.COMMANDS,
     *cli_plan.COMMANDS,
     *cli_plot.COMMANDS,
     *cli_simulate.COMMANDS,
@@ -108,11 +114,11 @@ def serve(
     service: Annotated[
         str,
         typer.Argument(
-            help="scheduler, runner, proxy, builder, evaluator, admission, packer, examiner, cell or analytics."
+            help="scheduler, runner, proxy, builder, evaluator, admission, packer, examiner, cell, analytics, control."
         ),
     ],
     folder: Annotated[Path, typer.Option(help="Folder of the run.")],
-    cell: Annotated[int | None, typer.Option(help="Which cell to be.", min=0)] = None,
+    cell: Annotated[int | None, typer.Option(help="Which cell to be; without it, one that nobody is.", min=0)] = None,
     edge: Annotated[bool, typer.Option("--edge", help="Serve health, readiness and metrics beside it.")] = False,
 ) -> None:
     """Be one process of a run, until SIGTERM.
@@ -123,8 +129,8 @@ def serve(
 
     if service not in SERVICES:
         fail(f"service = {service}: no such service; one of {', '.join(SERVICES)}", 2)
-    if (service == "cell") != (cell is not None):
-        fail("cell: give --cell with the service `cell`, and with no other", 2)
+    if service != "cell" and cell is not None:
+        fail(f"--cell {cell}: give it with the service `cell`, and with no other", 2)
     sys.exit(main(service, folder, cell, edge))
 
 

@@ -17,7 +17,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import orjson
@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict
 from bus import credentials, subjects
 from bus.errors import BusError
 from bus.log import BusPort
+from services.address import listening, reached
 from services.lag import FollowedBus, Position
 from services.place import Place
 
@@ -40,7 +41,8 @@ READY_LAG = 1000
 """Sequences that a ready service may be behind."""
 _ANSWER_SECONDS = 2.0
 _AGAIN_SECONDS = 5.0
-_HOST = "127.0.0.1"
+PORT = "GYRE_EDGE_PORT"
+"""Environment variable: the port to listen at; without it any free one, which is noted in the run folder."""
 _JSON = {"content-type": "application/json"}
 
 
@@ -74,7 +76,7 @@ async def beside(place: Place, bus: BusPort, cell: int | None) -> AsyncIterator[
 async def serve_edge(place: Place, position: Callable[[], Awaitable[Position]], cell: int | None = None) -> None:
     """Serve until cancelled; what goes wrong here is said and tried again, and never ends the service.
 
-    Its address stands in `<run folder>/edge/<service>[-<cell>].json` while it serves.
+    Without a port of its own (`GYRE_EDGE_PORT`) its address stands in `<run folder>/edge/<service>[-<cell>].json`.
     """
     note = place.folder / "edge" / f"{place.service if cell is None else f'{place.service}-{cell}'}.json"
     while True:
@@ -87,8 +89,10 @@ async def serve_edge(place: Place, position: Callable[[], Awaitable[Position]], 
 
 async def _serve(place: Place, position: Callable[[], Awaitable[Position]], note: Path) -> None:
     broker, app = application(place, position)
+    port = int(os.environ.get(PORT, "0"))
     with socket.socket() as listener:
-        listener.bind((_HOST, 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((listening(), port))
         listener.listen()  # whoever reads the note may connect at once
         server = _Server(
             uvicorn.Config(
@@ -97,7 +101,7 @@ async def _serve(place: Place, position: Callable[[], Awaitable[Position]], note
         )
         async with broker:
             await broker.start()
-            with _noted(note, place, listener.getsockname()[1]):
+            with nullcontext() if port else _noted(note, place, listener.getsockname()[1]):
                 await _until_cancelled(server, listener)
 
 
@@ -123,7 +127,7 @@ class _Server(uvicorn.Server):
 @contextmanager
 def _noted(note: Path, place: Place, port: int) -> Iterator[None]:
     """Say in the run folder where this edge is, for as long as it is there."""
-    said = {"url": f"http://{_HOST}:{port}", "pid": os.getpid(), "instance": place.instance}
+    said = {"url": f"http://{reached()}:{port}", "pid": os.getpid(), "instance": place.instance}
     note.parent.mkdir(exist_ok=True)
     partial = note.with_suffix(f".{os.getpid()}")
     partial.write_bytes(orjson.dumps(said))

@@ -14,6 +14,7 @@ from bus import subjects
 from bus.archive import export_run
 from bus.errors import BusError
 from bus.jetstream import Bus
+from bus.log import BusPort
 from gyre.config import Config
 from gyre.core import staleness
 from gyre.core.progress import Progress, evolve
@@ -105,8 +106,9 @@ class Watch:
         self.lost: Callable[[int, int], None] = lambda _cell, _time: None
         """Called with each lost cell and when (UTC, ns) the lost instance had registered."""
         self._registered: dict[str, int] = {}
+        self._end = asyncio.Event()
 
-    async def read(self, bus: Bus) -> None:
+    async def read(self, bus: BusPort) -> None:
         """Fold forever."""
         stream = bus.ev.read(0)
         async with contextlib.aclosing(stream):
@@ -118,6 +120,12 @@ class Watch:
                         self._registered[event.instance] = time
                     elif isinstance(event, CellLost):
                         self.lost(event.cell, self._registered.pop(event.instance, 0))
+                if self.over():
+                    self._end.set()
+
+    async def until_over(self) -> None:
+        """Wait until nothing more will happen, as far as was read."""
+        await self._end.wait()
 
     def over(self) -> bool:
         """Whether nothing more will happen."""
@@ -129,7 +137,7 @@ async def _supervise(supervisor: Supervisor, bus: Bus, watch: Watch) -> None:
     supervising = asyncio.create_task(supervisor.run(watch.over))
     others = [
         asyncio.create_task(work)
-        for work in (_show(watch), _watch_room(supervisor, bus), _watch_office(supervisor, bus))
+        for work in (show_progress(watch), _watch_room(supervisor, bus), _watch_office(supervisor, bus))
     ]
     with _interruptible(supervising, supervisor):
         try:
@@ -185,7 +193,8 @@ async def _way_to_room(bus: Bus) -> str:
     return f"make room, then `{resume}` goes on from its log"
 
 
-async def _show(watch: Watch) -> None:
+async def show_progress(watch: Watch) -> None:
+    """Show it on stderr until cancelled."""
     with Display() as display:
         try:
             while True:

@@ -127,7 +127,7 @@ def test_a_damaged_archive_is_one_line(gyre: Gyre, tmp_path: Path, command: tupl
     [
         (("replay", "r", "--state", "mood"), "one of progress, scheduler"),
         (("serve", "waiter", "--folder", "r"), "no such service"),
-        (("serve", "cell", "--folder", "r"), "give --cell"),
+        (("serve", "proxy", "--cell", "0", "--folder", "r"), "--cell 0: give it"),
     ],
 )
 def test_wrong_words_are_wrong_usage(gyre: Gyre, arguments: tuple[str, ...], words: str) -> None:

@@ -1,0 +1,80 @@
+"""Secrets for services that are containers: a folder each, with what that service alone is to know.
+
+A file in a service's folder is a variable of its environment. `nats` and `clickhouse` get what their own images read:
+`nats.conf` and `users.xml`, with the users that there are and what each may do in this run.
+"""
+
+import hashlib
+import secrets
+from pathlib import Path
+
+import orjson
+
+from bus import users
+from bus.credentials import PASSWORD, USER
+from bus.private import write_private
+
+WAREHOUSE = "GYRE_WAREHOUSE"
+TOKEN = "GYRE_DASHBOARD_TOKEN"  # noqa: S105 - a name
+WAREHOUSE_USERS = ("analytics", "dashboard", users.READER)
+_USERS = """<clickhouse>
+  <!-- Written by `gyre keys`: do not edit. -->
+  <users>
+    <default remove="remove"/>
+    <gyre>
+      <password_sha256_hex>{}</password_sha256_hex>
+      <networks><ip>::/0</ip></networks>
+      <profile>default</profile>
+      <quota>default</quota>
+    </gyre>
+  </users>
+</clickhouse>
+"""
+_SERVER = """# Written by `gyre keys`: do not edit.
+server_name: gyre
+port: 4222
+http: 8222
+max_pending: 256MB
+write_deadline: 10s
+jetstream {
+  store_dir: /data
+  max_mem: 256MB
+  max_file: 1TB
+  sync_interval: always
+}
+"""
+
+
+def write_keys(folder: Path, run: str, renew: bool = False) -> None:
+    """Write them; secrets that are there stay, unless all are to be renewed. Raises `OSError`."""
+    keep = _renewed if renew else _kept
+    for user in users.USERS:
+        _write(folder / user / USER, user)
+        keep(folder / user / PASSWORD)
+    authorization = users.authorization(run, lambda user: _quoted((folder / user / PASSWORD).read_text()))
+    _write(folder / "nats" / "nats.conf", _SERVER + authorization)
+    warehouse = keep(folder / "warehouse" / "password")
+    for user in WAREHOUSE_USERS:
+        _write(folder / user / WAREHOUSE, f"http://gyre:{warehouse}@clickhouse:8123/gyre")
+    keep(folder / "dashboard" / TOKEN)
+    listed = _write(folder / "clickhouse" / "users.xml", _USERS.format(hashlib.sha256(warehouse.encode()).hexdigest()))
+    listed.chmod(0o444)  # that image has a user of its own; no other service sees the folder
+
+
+def _kept(path: Path) -> str:
+    return path.read_text() if path.exists() else _renewed(path)
+
+
+def _renewed(path: Path) -> str:
+    return _write(path, secrets.token_hex(24)).read_text()
+
+
+def _write(path: Path, text: str) -> Path:
+    """Replace a file by one that its owner alone may read, whole at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_private(path, text)
+    return path
+
+
+def _quoted(text: str) -> str:
+    return orjson.dumps(text).decode()

@@ -1,0 +1,70 @@
+"""A run for services that somebody else starts: opened on a server that is there, once, whatever cuts it short."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bus.jetstream import Bus
+from bus.server import NatsServer
+from gyre.config import Config
+from gyre.errors import ConfigError
+from schemas.runs import RunStarted
+from services.control import launch
+from services.place import Note, started
+from services.setup import SetupError
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path / "nats").start()
+    yield server
+    server.stop()
+
+
+def config(folder: Path, url: str, *more: str) -> Config:
+    given = ["run.name=tried", f"run.folder={folder / 'runs'}", f"bus.url={url}", "model.path=modelled"]
+    return Config.load(None, [*given, "tasks.train=words:2:train", "tasks.heldout=words:2:heldout", *more])
+
+
+async def test_a_run_without_name_or_server_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.name.*--set run\.name"):
+        await launch(config(tmp_path, "nats://127.0.0.1:1", "run.name="))
+    with pytest.raises(ConfigError, match=r"bus\.url.*--set bus\.url"):
+        await launch(config(tmp_path, ""))
+
+
+async def test_an_opening_that_was_cut_short_is_done_again_and_a_run_is_begun_once(
+    tmp_path: Path, server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut = tmp_path / "runs" / "tried"
+    (cut / "tasks").mkdir(parents=True)
+    Note("tried", server.url, "always").write(cut)
+    mark = tmp_path / "runs" / ".tried.opening"
+    mark.touch()
+
+    folder = await launch(config(tmp_path, server.url))
+    assert folder == cut
+    assert not mark.exists()
+    mark.touch()  # as if it had been cut short just after its last word
+    assert await launch(config(tmp_path, server.url, "bus.max_bytes=2097152")) == folder
+    assert not mark.exists()
+    assert caplog.records == []
+    assert await launch(config(tmp_path, server.url, "run.seed=5")) == folder
+    assert [record.message for record in caplog.records] == [
+        "run tried was begun with another configuration and keeps it; another name begins a new run"
+    ]
+
+    bus = await Bus.connect(server.url, "tried", "reader", "reader-1", folder)
+    try:
+        assert await bus.ev.head() == 1
+        assert isinstance(await started(bus.ev), RunStarted)
+        assert [room.limit for room in await bus.room()] == [1 << 30, 1 << 30]
+    finally:
+        await bus.close()
+
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    folder.rmdir()
+    with pytest.raises(SetupError, match="its log is on"):
+        await launch(config(tmp_path, server.url))
