@@ -6,7 +6,7 @@ EXTRAS ?= dev,torch,analytics,chdb,smollm2,plot
 BIN := .venv/bin
 PACKAGES := schemas bus gyre services
 
-.PHONY: setup demo test lint format types imports check test-harnesses test-backends events smollm2 clean
+.PHONY: setup demo test lint format types imports check test-harnesses test-backends test-compose events smollm2 clean
 
 setup: .venv/stamp
 
@@ -59,6 +59,10 @@ test-backends: .venv-backends/stamp
 	.venv-backends/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps \
 		-r tests/backends/requirements-bare.txt -e .
 	touch $@
+
+# compose.yaml for real, from its images to a run's end, everything killed on the way: a Docker engine, root, Chromium.
+test-compose: setup
+	$(BIN)/python -m tests.compose.run $(COMPOSE_ARGS)
 
 # Writes what docs/events says about schemas/ (a test checks that it is up to date).
 events: setup

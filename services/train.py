@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,14 +58,21 @@ async def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 @contextmanager
 def sole(folder: Path) -> Iterator[None]:
-    """Be the one that supervises this run here, until the end of the process at the latest. Raises `RunStopped`."""
-    with (folder / "control.lock").open("w") as file:
+    """Be the one that supervises this run here, until the end of the process at the latest; the lock says who it is.
+
+    Raises:
+        RunStopped: another process is.
+    """
+    with (folder / "control.lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunStopped(
                 f"run {folder.name}: another gyre supervises it already; `gyre status {folder.name}` looks at it"
             ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
         yield
 
 
