@@ -3,40 +3,65 @@
 import contextlib
 import logging
 
+from pydantic import TypeAdapter
+
+from bus.consumers import Projection, SnapshotFile
 from bus.errors import Conflict
 from bus.log import BusPort
 from gyre.core import tree as trees
 from gyre.core.leaves import summaries
 from schemas.calls import RecordsSealed
+from schemas.envelope import Event
 from schemas.rewards import TreeBuilt
+from services.hearing import SAVE_SECONDS, filters_of, last_of, snapshot_file
 from services.place import Place
 from services.records import read_records
 from services.speaker import Speaker
 
 _LOG = logging.getLogger(__name__)
+Waiting = dict[str, tuple[int, RecordsSealed]]
+"""Sealed executions whose tree is not said: sequence of the seal, and the seal."""
+ADAPTER = TypeAdapter(Waiting)
 
 
-async def serve(place: Place, bus: BusPort) -> None:  # noqa: ARG001 (every service is started alike)
+async def serve(place: Place, bus: BusPort) -> None:
     """Serve until cancelled."""
-    await serve_builder(bus)
+    await serve_builder(bus, snapshot_file(place, "builder", ADAPTER, 1))
 
 
-async def serve_builder(bus: BusPort) -> None:
+async def serve_builder(bus: BusPort, file: SnapshotFile[Waiting] | None = None) -> None:
     """Build each sealed execution's tree that the log does not say is built; serves until cancelled."""
-    speaker = Speaker(bus)
-    waiting: dict[str, tuple[int, RecordsSealed]] = {}
-    head = await bus.ev.head()
-    async with contextlib.aclosing(bus.ev.read(0)) as stream:
-        async for stored in stream:
-            for event in stored.commit.events if stored.commit else ():
-                if isinstance(event, TreeBuilt):
-                    waiting.pop(event.execution, None)
-                elif isinstance(event, RecordsSealed):
-                    waiting[event.execution] = (stored.sequence, event)
-            if stored.sequence >= head:
-                for sequence, sealed in [*waiting.values()]:
-                    await build(bus, speaker, sealed, sequence)
-                waiting.clear()
+    speaker, filters = Speaker(bus), filters_of(bus.run, (RecordsSealed, TreeBuilt))
+    waiting = Projection({}, _evolve, file, seconds=SAVE_SECONDS, whole=False)
+    built: set[str] = set()
+    last = await last_of(bus.ev, filters)
+    try:
+        async with contextlib.aclosing(bus.ev.read(waiting.sequence, *filters)) as stream:
+            if waiting.sequence >= last:
+                await _build_all(bus, speaker, waiting.state, built)
+            async for stored in stream:
+                waiting.feed(stored)
+                if stored.sequence >= last:
+                    await _build_all(bus, speaker, waiting.state, built)
+    finally:
+        waiting.save()
+
+
+async def _build_all(bus: BusPort, speaker: Speaker, waiting: Waiting, built: set[str]) -> None:
+    """Those that were not built here already, though the log does not say so yet."""
+    built.intersection_update(waiting)
+    for execution in [name for name in waiting if name not in built]:
+        sequence, sealed = waiting[execution]
+        await build(bus, speaker, sealed, sequence)
+        built.add(execution)
+
+
+def _evolve(waiting: Waiting, sequence: int, event: Event) -> Waiting:
+    if isinstance(event, RecordsSealed):
+        return {**waiting, event.execution: (sequence, event)}
+    if isinstance(event, TreeBuilt):
+        return {name: sealed for name, sealed in waiting.items() if name != event.execution}
+    return waiting
 
 
 async def build(bus: BusPort, speaker: Speaker, sealed: RecordsSealed, causation: int) -> TreeBuilt:

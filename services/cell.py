@@ -59,6 +59,7 @@ class CellAgent:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._desk.save()
             await self._engine.close()
             await runner.cleanup()
 
@@ -71,17 +72,16 @@ class CellAgent:
 
     async def _act(self, url: str) -> None:
         desk = self._desk
-        await desk.heard(await desk.bus.ev.head())
+        await desk.caught_up()
         await self._training.release()
-        await self._roles.serve()
+        await self._roles.begin()
         registered = CellRegistered(
             cell=desk.index,
             instance=desk.place.instance,
             url=url,
             capacity=desk.place.config.cells.concurrency,
-            version=desk.held.engine_version,
+            version=max(0, desk.held.engine_version),
         )
-        self._roles.admitting = True
         await desk.register(registered)
         while True:
             await desk.heard()

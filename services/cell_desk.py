@@ -4,15 +4,21 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from pydantic import TypeAdapter
+
+from bus.consumers import Projection
 from bus.errors import Conflict, Unavailable
 from bus.log import BusPort, Expect, Stored
+from gyre.config import Config
 from gyre.core import cell, ledger, routes
 from gyre.core.cell import Held, View
 from gyre.core.routes import Routes
 from gyre.errors import GyreError
 from schemas.envelope import Event
 from services import failpoints
+from services.hearing import SAVE_SECONDS, filters_of, last_of, snapshot_file
 from services.place import Place
 
 log = logging.getLogger("gyre")
@@ -26,25 +32,65 @@ class CellLeftBehind(GyreError):
     """The log says that this process is lost: it counts no more, and has to come back as another instance."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a cell makes of EV."""
+
+    view: View
+    routes: Routes = Routes()
+    """Who is served where, as the log has it by now."""
+
+
+ADAPTER = TypeAdapter(Known)
+FOLDS = cell.FOLDS | routes.FOLDS
+
+
+def evolve(known: Known, sequence: int, event: Event) -> Known:
+    """Fold one event."""
+    return Known(cell.evolve(known.view, sequence, event), routes.evolve(known.routes, event))
+
+
+def nothing_known(config: Config) -> Known:
+    """Before the log's first word."""
+    trainers = config.cells.trainers
+    return Known(View(steps=config.run.steps, burst=config.schedule.mu, trainers=trainers), Routes(trainers=trainers))
+
+
 class Desk:
     """The log as this cell has it, and its memory as the log should have it."""
 
     def __init__(self, place: Place, bus: BusPort, index: int) -> None:
-        """Nothing was heard or said."""
+        """Nothing was heard since the last snapshot, or said."""
         self.place, self.bus, self.index = place, bus, index
-        config = place.config
-        self.view = View(steps=config.run.steps, burst=config.schedule.mu, trainers=config.cells.trainers)
-        self.routes = Routes()
-        """Who is served where, as the log has it by now."""
+        file = snapshot_file(place, f"cell-{index}", ADAPTER, 1)
+        self._known = Projection(nothing_known(place.config), evolve, file, seconds=SAVE_SECONDS, whole=False)
+        self._filters = filters_of(place.run, FOLDS, place.service)
         self.held = Held(index, place.instance, engine_version=-1, trainer_version=-1)
-        self.sequence = 0
         self._said = 0
         self._core_last = 0
         self._news = asyncio.Condition()
 
+    @property
+    def view(self) -> View:
+        """As folded by now."""
+        return self._known.state.view
+
+    @property
+    def routes(self) -> Routes:
+        """As folded by now."""
+        return self._known.state.routes
+
+    @property
+    def sequence(self) -> int:
+        """The last one folded."""
+        return self._known.sequence
+
     async def read(self) -> None:
         """Fold for ever."""
-        stream = self.bus.ev.read(0)
+        core = await self.bus.ev.last(self.place.subject("core"))
+        if core is not None and core.sequence <= self.sequence:
+            self._core_last = core.sequence
+        stream = self.bus.ev.read(self.sequence, *self._filters)
         async with contextlib.aclosing(stream):
             async for stored in stream:
                 self._fold(stored)
@@ -52,12 +98,13 @@ class Desk:
                     self._news.notify_all()
 
     def _fold(self, stored: Stored) -> None:
-        for event in stored.commit.events if stored.commit else ():
-            self.view = cell.evolve(self.view, stored.sequence, event)
-            self.routes = routes.evolve(self.routes, event)
+        self._known.feed(stored)
         if stored.subject == self.place.subject("core"):
             self._core_last = stored.sequence
-        self.sequence = stored.sequence
+
+    def save(self) -> None:
+        """Remember what is known, for the cell's next process."""
+        self._known.save()
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait for the log to say so."""
@@ -67,6 +114,10 @@ class Desk:
     async def heard(self, sequence: int = 0) -> None:
         """Wait until this sequence and all that was said here is folded."""
         await self.until(lambda: self.sequence >= max(sequence, self._said))
+
+    async def caught_up(self) -> None:
+        """Wait until all that concerns a cell and that the log holds by now is folded."""
+        await self.heard(await last_of(self.bus.ev, self._filters))
 
     def check(self) -> None:
         """Raises `CellReplaced` or `CellLeftBehind` once the log counts this process no more."""

@@ -38,6 +38,18 @@ class Roles:
         self.admitting = False
         self._cancelled = 0
 
+    async def begin(self) -> None:
+        """Serve and admit; a cell that trains for good holds nothing until it is asked to."""
+        if self._only_trains:
+            await self._engine.release()
+        else:
+            await self.serve()
+            await self._admit()
+
+    @property
+    def _only_trains(self) -> bool:
+        return self._desk.index < self._desk.view.trainers
+
     async def serve(self) -> None:
         """Hold what rollout engines are to serve."""
         desk = self._desk
@@ -67,6 +79,8 @@ class Roles:
         await self._desk.say(("cell", self._desk.index), *events)
 
     def _to_train(self) -> tuple[tuple[str, Work], ...]:
+        if self._only_trains:  # nobody was ever routed here
+            return (("restore", self._training.restore),)
         return (
             ("stop", self._stop),
             ("reroute", self._reroute),
@@ -114,6 +128,8 @@ class Roles:
 
     async def _serve_again(self) -> None:
         await self._training.release()
+        if self._only_trains:
+            return
         if self._desk.held.engine_version == -1:
             await self.serve()
         self.admitting = True

@@ -61,19 +61,26 @@ class Training:
     def __init__(self, desk: Desk, replica: Replica) -> None:
         """Nothing is loaded."""
         self._desk = desk
-        self._trainer: Trainer = replica.trainer
+        self._replica = replica
         self._reducer = replica.reducer
         self._queue = desk.bus.queue("step")
         self._sum: Tensor | None = None
         self._failure = ""
         """Why the last reduction came to nothing."""
 
+    @property
+    def _trainer(self) -> Trainer:
+        if self._replica.trainer is None:
+            raise GyreError(f"cell {self._desk.index}: a standalone engine has no trainer; it cannot be asked to train")
+        return self._replica.trainer
+
     async def release(self) -> None:
         """Let go of everything: the cell returns to rollout. What it held for a step under way is queued again."""
         desk = self._desk
         owed = cell.owes(desk.view, desk.held)
         self._forget()
-        self._trainer.release()
+        if self._replica.trainer is not None:
+            self._replica.trainer.release()
         desk.held = replace(desk.held, trainer_version=-1)
         if owed:
             await self._say_discarded(desk.view.ledger.step, "the cell returns to rollout")
@@ -85,7 +92,7 @@ class Training:
         try:
             await self.restore()
         except WeightsRefused:
-            await desk.heard(await desk.bus.ev.head())
+            await desk.caught_up()
             if desk.view.ledger.version == state.version:
                 raise
             return  # the step is over by now, and its weights are gone

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from aiohttp import web
 
+from bus.consumers import SnapshotFile
 from bus.errors import StreamFull
 from bus.log import BusPort
 from bus.ports import lasting_port
+from gyre.core.routes import Routes
 from gyre.engines.remote import RemoteEngine
 from gyre.models.load import find_model
 from gyre.proxy.adapters.registry import find_adapter
@@ -26,12 +28,13 @@ from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
 from services.address import listening, reached
 from services.exits import Hopeless
+from services.hearing import snapshot_file
 from services.place import Place
 from services.proxy_calls import Calls
 from services.proxy_draw import Engines
 from services.proxy_http import proxy_app
 from services.proxy_moves import Connect, Moves
-from services.proxy_world import World
+from services.proxy_world import ADAPTER, World
 from services.speaker import Speaker
 
 KEEP_ALIVE_SECONDS = 10.0
@@ -74,6 +77,8 @@ class ProxySettings:
     """As `rollout.tool_parser` and `rollout.thinking_parser` say."""
     handoff_seconds: float = 2.0
     """As `cells.handoff_seconds` says."""
+    trainers: int = 0
+    """Cells 0..trainers-1 serve nobody."""
 
 
 async def serve(place: Place, bus: BusPort) -> None:
@@ -94,11 +99,18 @@ async def serve(place: Place, bus: BusPort) -> None:
         host=listening(),
         address=reached(),
         handoff_seconds=config.cells.handoff_seconds,
+        trainers=config.cells.trainers,
     )
-    await serve_proxy(bus, settings)
+    file = snapshot_file(place, "proxy", ADAPTER, 1)
+    await serve_proxy(bus, settings, snapshots=file)
 
 
-async def serve_proxy(bus: BusPort, settings: ProxySettings, connect: Connect = RemoteEngine) -> None:
+async def serve_proxy(
+    bus: BusPort,
+    settings: ProxySettings,
+    connect: Connect = RemoteEngine,
+    snapshots: SnapshotFile[Routes] | None = None,
+) -> None:
     """Serve until cancelled; the URL is in `<run folder>/proxy.url` from the moment that it accepts connections.
 
     Raises:
@@ -109,7 +121,7 @@ async def serve_proxy(bus: BusPort, settings: ProxySettings, connect: Connect = 
         template = await asyncio.to_thread(lambda: _template(settings))
     except (OSError, TemplateUnusable) as error:
         raise ProxyFailed(f"proxy: cannot start: {error}") from error
-    world = World(bus, secret, settings.seed)
+    world = World(bus, secret, settings.seed, settings.trainers, snapshots)
     limits = Limits(settings.temperature, settings.max_tokens, settings.context_tokens)
     harness = find_adapter(settings.harness)
     speaker = Speaker(bus)
@@ -132,6 +144,7 @@ async def serve_proxy(bus: BusPort, settings: ProxySettings, connect: Connect = 
         await calls.close()
         await runner.cleanup()
         await moves.close()
+        world.save()
 
 
 async def _move(moves: Moves, ready: "asyncio.Task[None]") -> None:

@@ -1,38 +1,59 @@
-"""What the proxy knows of the run: EV, followed from its beginning, and the tokens that it makes valid."""
+"""What the proxy knows of the run: EV, followed from its snapshot on, and the tokens that it makes valid."""
 
 import asyncio
 import contextlib
 from collections.abc import Set as AbstractSet
 
+from pydantic import TypeAdapter
+
+from bus.consumers import Projection, SnapshotFile
 from bus.log import BusPort, Stored
 from gyre.core.admission import seed_of
-from gyre.core.routes import Cell, Routes, choose, evolve
+from gyre.core.routes import FOLDS, Cell, Routes, choose, evolve
 from gyre.proxy.errors import Unauthorized
 from gyre.proxy.tokens import episode, execution_token, token_digest
 from schemas.calls import RouteAssigned, RouteMoved
 from schemas.envelope import Event, Producer
 from schemas.runs import EvaluationScored, EvaluationStarted
+from services.hearing import SAVE_SECONDS, filters_of, last_of
 
+ADAPTER = TypeAdapter(Routes)
 _CATCH_UP_SECONDS = 30.0
 
 
 class World:
     """A live fold of EV that can be waited on."""
 
-    def __init__(self, bus: BusPort, secret: bytes, seed: int) -> None:
-        """`seed` is the run's: executions that were never dispatched (held-out episodes) draw theirs from it."""
-        self.routes = Routes()
-        self.sequence = 0
+    def __init__(
+        self, bus: BusPort, secret: bytes, seed: int, trainers: int = 0, file: SnapshotFile[Routes] | None = None
+    ) -> None:
+        """Begin where the snapshot says.
+
+        Args:
+            bus: the run's.
+            secret: what tokens derive from.
+            seed: the run's; executions that were never dispatched (held-out episodes) draw theirs from it.
+            trainers: cells 0..trainers-1 serve nobody.
+            file: where routes are remembered, as the log has them.
+        """
+        nowhere = Routes(trainers=trainers)
+        self._told = Projection(nowhere, evolve_told, file, seconds=SAVE_SECONDS, whole=False)
+        self.routes = self._told.state
+        self.sequence = self._told.sequence
         self._bus, self._secret, self._seed = bus, secret, seed
+        self._filters = filters_of(bus.run, FOLDS, bus.service)
         self._self = Producer(service=bus.service, instance=bus.instance)
         self._episodes: dict[str, str] = {}
         self._gone: dict[str, asyncio.Event] = {}
         self._bell = asyncio.Event()
+        for evaluation, episodes in self.routes.evaluations.items():
+            self._admit(evaluation, episodes)
 
     async def follow(self) -> None:
         """Fold EV for ever, but for our own routes: they were folded when said, and may have changed since."""
-        async with contextlib.aclosing(self._bus.ev.read(0)) as stream:
+        async with contextlib.aclosing(self._bus.ev.read(self.sequence, *self._filters)) as stream:
             async for stored in stream:
+                self._told.feed(stored)
                 for event in stored.commit.events if stored.commit else ():
                     if not (isinstance(event, RouteAssigned | RouteMoved) and self._is_ours(stored)):
                         self.fold(event)
@@ -46,9 +67,7 @@ class World:
         if self.routes.cells is not before:
             self._mark_gone()
         if isinstance(event, EvaluationStarted):
-            for index in range(event.episodes):
-                execution = episode(event.evaluation, index)
-                self._episodes[token_digest(execution_token(self._secret, execution))] = execution
+            self._admit(event.evaluation, event.episodes)
         elif isinstance(event, EvaluationScored):
             self._episodes = {
                 token: execution
@@ -56,14 +75,20 @@ class World:
                 if execution.rpartition("-")[0] in self.routes.evaluations
             }
 
+    def save(self) -> None:
+        """Remember what the log says, for the next proxy."""
+        self._told.save()
+
     async def changed(self) -> None:
         """Wait until more was folded."""
         await self._bell.wait()
 
     async def caught_up(self) -> None:
-        """Wait until all that EV holds now is folded."""
-        head = await self._bus.ev.head()
-        while self.sequence < head:
+        """Wait until all that concerns a proxy and that EV holds now is folded."""
+        if self.sequence >= await self._bus.ev.head():
+            return
+        last = await last_of(self._bus.ev, self._filters)
+        while self.sequence < last:
             await self.changed()
 
     async def execution(self, token: str) -> str:
@@ -103,6 +128,11 @@ class World:
         self._mark_gone()
         return event
 
+    def _admit(self, evaluation: str, episodes: int) -> None:
+        for index in range(episodes):
+            execution = episode(evaluation, index)
+            self._episodes[token_digest(execution_token(self._secret, execution))] = execution
+
     def _find(self, digest: str) -> str | None:
         return self.routes.open.get(digest) or self._episodes.get(digest)
 
@@ -117,3 +147,8 @@ class World:
     def _ring(self) -> None:
         self._bell.set()
         self._bell = asyncio.Event()
+
+
+def evolve_told(routes: Routes, sequence: int, event: Event) -> Routes:  # noqa: ARG001 - a fold
+    """Routes as the log has them."""
+    return evolve(routes, event)

@@ -7,9 +7,11 @@ from gyre.config import Config
 from gyre.engines.port import Engine
 from gyre.models.load import MODELLED
 from gyre.trainers.port import Trainer
+from services.address import reached
 from services.place import Place
 
 if TYPE_CHECKING:
+    from gyre.rl.algorithms.port import Settings
     from gyre.trainers.optimizer import AdamSettings
     from gyre.trainers.reduction import Reducer
 
@@ -22,29 +24,29 @@ class Replica:
 
     engine: Engine
     """Released: the cell loads it with what is published."""
-    trainer: Trainer
+    trainer: Trainer | None
+    """None at a standalone engine, which never trains."""
     reducer: "Reducer"
 
 
 def load_replica(place: Place, index: int) -> Replica:
-    """Build both from the run's model folder; takes seconds. Raises `ModelError`."""
+    """Build its parts from the run's model folder; takes seconds. Raises `ModelError`."""
     import torch
 
     from gyre.trainers.reduction import Reducer
 
-    torch.set_num_threads(place.config.cells.threads)
-    make = modelled if place.config.model.path == MODELLED else computing
-    engine, trainer = make(place.config)
-    return Replica(engine, trainer, Reducer(place.folder, index, place.instance, REDUCTION_SECONDS))
+    config = place.config
+    torch.set_num_threads(config.cells.threads)
+    engine = modelled_engine(config) if config.model.path == MODELLED else _torch_engine(config)
+    trainer = _trainer(config) if index < config.cells.count else None
+    return Replica(engine, trainer, Reducer(place.folder, index, place.instance, REDUCTION_SECONDS, reached()))
 
 
-def computing(config: Config) -> tuple[Engine, Trainer]:
-    """An engine and a trainer of the configured model, each with weights of its own. Raises `ModelError`."""
+def _torch_engine(config: Config) -> Engine:
     from gyre.engines.torch_engine import TorchEngine
     from gyre.models.load import find_model, load_model
 
-    engine = TorchEngine(load_model(find_model(config.model.path))[0], rows=config.cells.concurrency)
-    return engine, _torch_trainer(config)
+    return TorchEngine(load_model(find_model(config.model.path))[0], rows=config.cells.concurrency)
 
 
 def load_trainer(config: Config) -> Trainer:
@@ -52,38 +54,41 @@ def load_trainer(config: Config) -> Trainer:
     import torch
 
     torch.set_num_threads(config.cells.threads)
-    return modelled(config)[1] if config.model.path == MODELLED else _torch_trainer(config)
+    return _trainer(config)
+
+
+def objective_settings(config: Config) -> "Settings":
+    """The objective with a run's bounds."""
+    from gyre.rl.algorithms.port import Settings
+
+    chosen = config.objective
+    return Settings(chosen.name, chosen.ratio_low, chosen.ratio_high, chosen.weight_cap, chosen.loss_cap)
 
 
 def _torch_trainer(config: Config) -> Trainer:
     from gyre.models.load import find_model, load_model
-    from gyre.rl.algorithms.port import Settings
     from gyre.trainers.torch import TorchTrainer
 
-    bounds = config.objective
     return TorchTrainer(
         load_model(find_model(config.model.path))[0],
         config.rollout.temperature,
-        Settings(
-            bounds.name,
-            ratio_low=bounds.ratio_low,
-            ratio_high=bounds.ratio_high,
-            weight_cap=bounds.weight_cap,
-            loss_cap=bounds.loss_cap,
-        ),
+        objective_settings(config),
         _adam(config),
         share_prefixes=config.packing.share_prefixes,
         activation_bytes=config.packing.activation_mb * 1_000_000,
     )
 
 
-def modelled(config: Config) -> tuple[Engine, Trainer]:
-    """An engine and a trainer that wait for what [modelled] says; the engine speaks in plain words of the tokenizer."""
+def _trainer(config: Config) -> Trainer:
+    return modelled_trainer(config) if config.model.path == MODELLED else _torch_trainer(config)
+
+
+def modelled_engine(config: Config) -> Engine:
+    """An engine that waits for what [modelled] says, and speaks in plain words of the tokenizer."""
     from gyre.engines.modelled import ModelledEngine, Pace
     from gyre.models.load import find_model
     from gyre.proxy.chat_model import ChatModel
     from gyre.tasks.words import WORDS
-    from gyre.trainers.modelled import ModelledTrainer
 
     times = config.modelled
     pace = Pace(
@@ -94,10 +99,15 @@ def modelled(config: Config) -> tuple[Engine, Trainer]:
         resume_seconds=times.to_rollout_seconds,
     )
     words = ChatModel.load(find_model(MODELLED)).encode(" ".join(WORDS))
-    engine = ModelledEngine(words, pace, rows=config.cells.concurrency, context=config.rollout.context_tokens)
-    return engine, ModelledTrainer(
-        _adam(config), batch_seconds=times.training_seconds, update_seconds=times.update_seconds
-    )
+    return ModelledEngine(words, pace, rows=config.cells.concurrency, context=config.rollout.context_tokens)
+
+
+def modelled_trainer(config: Config) -> Trainer:
+    """A trainer that waits for what [modelled] says."""
+    from gyre.trainers.modelled import ModelledTrainer
+
+    times = config.modelled
+    return ModelledTrainer(_adam(config), batch_seconds=times.training_seconds, update_seconds=times.update_seconds)
 
 
 def _adam(config: Config) -> "AdamSettings":

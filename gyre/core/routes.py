@@ -57,6 +57,8 @@ class Routes:
     cells: Mapping[int, Cell] = field(default_factory=dict)
     assigned: Mapping[str, int] = field(default_factory=dict)
     """Execution -> the cell that it sticks to."""
+    trainers: int = 0
+    """Cells 0..trainers-1 train for good: nothing is ever routed there."""
 
 
 def evolve(routes: Routes, event: Event) -> Routes:
@@ -156,7 +158,8 @@ def _registered(routes: Routes, event: CellRegistered) -> Routes:
     """A new instance is in rollout, whatever its predecessor did; a known one said again changes nothing."""
     if _known(routes, event) is not None:
         return routes
-    return replace(routes, cells={**routes.cells, event.cell: Cell(event.instance, event.url, event.capacity)})
+    new = Cell(event.instance, event.url, event.capacity, serving=event.cell >= routes.trainers)
+    return replace(routes, cells={**routes.cells, event.cell: new})
 
 
 def _lost(routes: Routes, event: CellLost) -> Routes:
@@ -181,6 +184,7 @@ def _serve(routes: Routes, event: _OfCell, *, serving: bool, returning: bool = F
     cell = _known(routes, event)
     if cell is None:
         return routes
+    serving = serving and event.cell >= routes.trainers
     return replace(routes, cells={**routes.cells, event.cell: replace(cell, serving=serving, returning=returning)})
 
 
@@ -224,3 +228,5 @@ _STEPS: dict[type[Any], Callable[[Routes, Any], Routes]] = {
     RouteAssigned: _assigned,
     RouteMoved: _moved,
 }
+FOLDS = frozenset(_STEPS)
+"""The events that change what a proxy must know."""

@@ -1,11 +1,14 @@
 """What holds for the log of every run that finished, however it was hurt."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from bus import subjects
 from bus.log import Stored
-from gyre.core import ledger
+from gyre.config import Config
+from gyre.core import ledger, routes
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
 from schemas.envelope import Event
 from schemas.runs import OfficeTaken, RunFinished
@@ -18,6 +21,8 @@ from schemas.training import (
     OptimizerStepped,
     ReductionOpened,
 )
+from services import cell_desk, proxy_world
+from services.hearing import filters_of
 from services.minds import filters, minds
 from services.source import Source, messages
 
@@ -71,24 +76,35 @@ async def check_log(source: Source, steps: int) -> Tally:
 
 
 async def check_hearing(source: Source) -> None:
-    """Assert that every decider, given only what its filters let through, knows what one knows that hears it all."""
-    for mind in minds(await source.started(), source.ev, source.blobs).values():
-        asked = filters(source.run, mind)
-        heard = whole = mind.initial
+    """Assert that who folds EV, given only what its filters let through, knows what one knows that hears it all."""
+    for name, (asked, initial, evolve) in (await _folds(source)).items():
+        heard = whole = initial
         passed = known = 0
         async for stored in messages(source.ev):
             for event in stored.commit.events if stored.commit else ():
-                whole = mind.evolve(whole, stored.sequence, event)
+                whole = evolve(whole, stored.sequence, event)
                 if subjects.under(asked, stored.subject):
-                    heard = mind.evolve(heard, stored.sequence, event)
+                    heard = evolve(heard, stored.sequence, event)
                 else:
                     passed += 1
             if stored.sequence % 50 == 0:
-                assert heard == whole, f"{mind.service} at {stored.sequence}"
-                known += whole != mind.initial
-        assert heard == whole, mind.service
-        assert passed, mind.service
-        assert known, mind.service
+                assert heard == whole, f"{name} at {stored.sequence}"
+                known += whole != initial
+        assert heard == whole, name
+        assert passed, name
+        assert known, name
+
+
+async def _folds(source: Source) -> dict[str, tuple[tuple[str, ...], Any, Callable[[Any, int, Event], Any]]]:
+    """Who folds EV -> what it asks for, and how it begins and goes on."""
+    started = await source.started()
+    config = Config.recorded(started.config)
+    deciders = minds(started, source.ev, source.blobs).values()
+    return {
+        **{mind.service: (filters(source.run, mind), mind.initial, mind.evolve) for mind in deciders},
+        "cell": (filters_of(source.run, cell_desk.FOLDS, "cell"), cell_desk.nothing_known(config), cell_desk.evolve),
+        "proxy": (filters_of(source.run, routes.FOLDS, "proxy"), routes.Routes(), proxy_world.evolve_told),
+    }
 
 
 def _one_leader(stored: Stored, terms: dict[str, str]) -> None:

@@ -232,7 +232,11 @@ async def play(config: Config, start: Start, executions: int, width: int, switch
             moving.cancel()
             working.cancel()
             await asyncio.gather(moving, working, return_exceptions=True)
-        return Played(await _all(stage.bus.ev), await _all(stage.bus.calls))
+        _, reader = await connect("reader", stage.place.folder)  # a scheduler may not read what was called
+        try:
+            return Played(await _all(reader.ev), await _all(reader.calls))
+        finally:
+            await reader.close()
 
 
 @dataclass(frozen=True)

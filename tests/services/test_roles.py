@@ -12,6 +12,7 @@ from bus.streams import Limits
 from gyre.config import Config
 from gyre.core.routes import LEFT, LOST
 from gyre.engines.port import EngineFailed
+from gyre.engines.remote import RemoteEngine
 from gyre.engines.scripted import ScriptedEngine
 from schemas.calls import (
     KvHandoffCompleted,
@@ -28,6 +29,7 @@ from schemas.roles import (
     RoleTransitionFailed,
     RoleTransitionRequested,
 )
+from services.proxy_world import World
 from tests.proxy.rig import MODEL, RUN, SECRET, SYSTEM, TASK, Cell, Client
 from tests.services.agents import Crew, Holding
 
@@ -238,3 +240,40 @@ async def test_a_cell_that_can_take_neither_role_ends_and_is_lost(crew: Crew) ->
         await crew.say("scheduler", ("cell", "0"), request)
         with pytest.raises(EngineFailed, match="no memory yet"):
             await running
+
+
+def fixed_split(folder: Path) -> Crew:
+    """Two cells, of which cell 0 trains for good."""
+    cells = {"cells": {"count": 2, "trainers": 1}, "schedule": {"kind": "async", "mu": 1, "phi": 1}}
+    crew = Crew(folder, config=Config.of(cells))
+    crew.broker.provision(RUN, Limits())
+    (folder / "proxy.key").write_bytes(SECRET)
+    return crew
+
+
+async def test_a_cell_that_trains_for_good_serves_nobody_before_it_is_asked_to_train(tmp_path: Path) -> None:
+    crew, trainer = fixed_split(tmp_path), Holding()
+    await crew.begin()
+    async with crew.agent(0, Cell([]).engine, trainer):
+        where = await crew.heard(CellRegistered)
+        async with RemoteEngine(where.url) as engine:
+            assert not (await engine.health()).admitting
+        assert isinstance(await crew.ask("t1", 0, "train"), RoleTransitionCompleted)
+        assert trainer.holds
+    assert [each.phase for each in await crew.phases("t1")] == ["restore"]
+
+
+async def test_nobody_is_routed_to_a_cell_that_trains_for_good_whichever_instance_it_is(tmp_path: Path) -> None:
+    crew = fixed_split(tmp_path)
+    await crew.begin()
+    world = World(crew.bus("proxy"), SECRET, 0, trainers=1)
+    await crew.register(0, Cell([]))
+    await crew.launch()
+    following = asyncio.create_task(world.follow())
+    await world.caught_up()
+    waiting = asyncio.create_task(world.cell_for("x1", set()))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await crew.register(1, Cell([]))
+    assert (await waiting)[0] == 1
+    following.cancel()

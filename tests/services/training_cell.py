@@ -48,7 +48,7 @@ async def _be(folder: Path, index: int) -> None:
     }
     reading = asyncio.create_task(desk.read())
     try:
-        await desk.heard(await bus.ev.head())
+        await desk.caught_up()
         await desk.register(
             CellRegistered(cell=index, instance=place.instance, url="http://127.0.0.1:1", capacity=1, version=0)
         )
