@@ -41,6 +41,7 @@ def test_grafana_draws_what_an_edge_says() -> None:
     board = json.loads((ROOT / "deploy/compose/grafana/dashboards/gyre.json").read_text())
     asked = [each["expr"] for panel in board["panels"] for each in panel["targets"]]
     drawn = {name for expression in asked for name in re.findall(r"gyre_\w+", expression)}
-    said = set(re.findall(r"gyre_\w+", (ROOT / "services" / "edge.py").read_text()))
+    sources = [ROOT / "services" / "edge.py", *(ROOT / "services").glob("*meters.py")]
+    said = {name for source in sources for name in re.findall(r"gyre_\w+", source.read_text())}
     assert drawn <= said
     assert all(panel["datasource"]["uid"] == "prometheus" for panel in board["panels"])
