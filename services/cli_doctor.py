@@ -23,7 +23,7 @@ def doctor(
     folder: Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Find what is wrong with a run, live, stopped or archived; exit code 6 if there is anything.
+    """Find what is wrong with a run, live, stopped or archived; exit code 7 if there is anything.
 
     Example: gyre doctor run-1129-183000-ab12 --only evaluator-outage
     """

@@ -15,7 +15,6 @@ from bus import subjects
 from bus.errors import BusError
 from bus.jetstream import Bus
 from bus.log import ReadLog
-from bus.server import NatsServer
 from gyre.config import Config
 from gyre.core.batch_state import Params
 from gyre.core.diagnosis.doctor import Doctor
@@ -169,8 +168,8 @@ async def _rooms(source: Source) -> tuple[Room, ...]:
 async def _connect(folder: Path) -> Bus:
     """A connection of one's own: the source's only reads."""
     note = Note.read(folder)
-    store = folder / "nats"
-    url = (await asyncio.to_thread(NatsServer(store, note.durability).start)).url if store.is_dir() else note.url
+    server = note.server(folder)
+    url = (await asyncio.to_thread(server.start)).url if server else note.url
     return await Bus.connect(url, note.run, "reader", new_instance("reader"), folder)
 
 
