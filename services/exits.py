@@ -12,7 +12,7 @@ EXIT_FULL = 4
 """The log or the disk takes nothing more: starting again changes nothing before there is room."""
 EXIT_HOPELESS = 5
 """Something that only a person can mend (a port that another program holds): starting again changes nothing."""
-EXIT_FOUND = 6
+EXIT_FOUND = 7
 """`gyre doctor` found something wrong with a run; the command itself did what it should."""
 EXIT_INTERRUPTED = 130
 
