@@ -119,6 +119,16 @@ class MicroStepClaimed(Model):
     instance: Token
 
 
+class Moments(Model):
+    """Sums over targets of log p_roll and log pi_theta (nats): with their number, what a correlation of them needs."""
+
+    sum_rollout: float
+    sum_train: float
+    sum_rollout_squared: NonNegativeFloat
+    sum_train_squared: NonNegativeFloat
+    sum_product: float
+
+
 class ExecutionStats(Model):
     """What one micro-step found about one execution's targets in it."""
 
@@ -133,6 +143,8 @@ class ExecutionStats(Model):
     """max |log pi_theta - log p_roll|, nats."""
     k3: float
     """Sum over targets of r - 1 - log r, r = pi_theta / p_roll (a KL estimate)."""
+    moments: Moments | None = None
+    """None: said before they were summed (MicroStepCompleted v1)."""
 
 
 class RatioMeasured(Model):
@@ -162,7 +174,7 @@ class MicroStepCompleted(Model):
     """Said by `cell`, expecting its own claim's sequence: the gradient lies in the cell's accumulator."""
 
     type: Literal["MicroStepCompleted"] = "MicroStepCompleted"
-    v: Literal[1] = 1
+    v: Literal[2] = 2
     step: PositiveInt
     micro_step: NonNegativeInt
     cell: NonNegativeInt

@@ -17,7 +17,13 @@ from schemas.envelope import COMMIT, Commit, Event
 Payload = dict[str, Any]
 Upcaster = Callable[[Payload], Payload]
 
-UPCASTERS: Mapping[tuple[str, int], Upcaster] = {}
+
+def _without_moments(completed: Payload) -> Payload:
+    """MicroStepCompleted v1 did not sum what a correlation of log-probabilities needs."""
+    return {**completed, "stats": [{**stats, "moments": None} for stats in completed["stats"]]}
+
+
+UPCASTERS: Mapping[tuple[str, int], Upcaster] = {("MicroStepCompleted", 1): _without_moments}
 """(event type, version it reads) -> the payload of the next version; `v` is counted up by the caller."""
 
 

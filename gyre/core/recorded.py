@@ -19,6 +19,7 @@ from schemas.training import (
     GroupAssigned,
     MicroStepCompleted,
     MicroStepEnqueued,
+    Moments,
     OptimizerStepped,
     ReductionOpened,
     TrajectoriesAdmitted,
@@ -107,8 +108,15 @@ def _added(before: ExecutionStats, more: ExecutionStats) -> ExecutionStats:
             "loss": before.loss + more.loss,
             "k3": before.k3 + more.k3,
             "max_delta_log_p": max(before.max_delta_log_p, more.max_delta_log_p),
+            "moments": _both(before.moments, more.moments),
         }
     )
+
+
+def _both(one: Moments | None, other: Moments | None) -> Moments | None:
+    if one is None or other is None:
+        return None
+    return Moments(**{name: value + getattr(other, name) for name, value in one})
 
 
 def _started(state: Recording, sequence: int, event: RunStarted) -> Recording:  # noqa: ARG001 - a handler

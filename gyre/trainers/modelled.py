@@ -18,7 +18,7 @@ from gyre.trainers.buckets import BUCKETS, NAME
 from gyre.trainers.checkpoint import load_tensors, save_tensors
 from gyre.trainers.optimizer import Adam, AdamSettings, refuse_misfit
 from gyre.trainers.port import Applied, Finished, MicroStepRefused, Saved
-from schemas.training import ExecutionStats, MicroStepEnqueued, RatioMeasured, Segment
+from schemas.training import ExecutionStats, MicroStepEnqueued, Moments, RatioMeasured, Segment
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,6 +131,8 @@ def _measured(enqueued: MicroStepEnqueued, execution: str, parts: Sequence[_Part
 
 def _stats(execution: str, parts: Sequence[_Part]) -> ExecutionStats:
     """As at equal weights: `l_u = -A_i log p_roll_u`."""
+    rolled = np.concatenate([logprobs for _, (_, logprobs) in parts]).astype(np.float64)
+    total, squares = float(rolled.sum()), float((rolled**2).sum())
     return ExecutionStats(
         execution=execution,
         targets=sum(len(ids) for _, (ids, _) in parts),
@@ -139,4 +141,11 @@ def _stats(execution: str, parts: Sequence[_Part]) -> ExecutionStats:
         loss=sum(-each.advantage * float(logprobs.sum(dtype=np.float64)) for each, (_, logprobs) in parts),
         max_delta_log_p=0.0,
         k3=0.0,
+        moments=Moments(
+            sum_rollout=total,
+            sum_train=total,
+            sum_rollout_squared=squares,
+            sum_train_squared=squares,
+            sum_product=squares,
+        ),
     )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gyre.rl.objective import Decision
-from schemas.training import ExecutionStats
+from schemas.training import ExecutionStats, Moments
 
 _LARGEST_EXPONENT = 600.0  # a sum of exp() over a micro-step stays finite in float64
 
@@ -13,13 +13,16 @@ class Tally:
     """Adds up rows; E executions, whose targets may lie in several rows."""
 
     def __init__(self, executions: int) -> None:
-        self._sums = torch.zeros(4, executions, dtype=torch.float64)  # targets, log rho, l_u, k3
+        # targets, log rho, l_u, k3; x, y, x², y², xy of x = log p_roll, y = log pi
+        self._sums = torch.zeros(9, executions, dtype=torch.float64)
         self._largest = torch.zeros(executions, dtype=torch.float64)
 
-    def add(self, owner: Tensor, log_ratio: Tensor, loss: Tensor) -> None:
-        """Add one row's U targets: owner (U,) int64; log_ratio, nats, and loss, both (U,) float64 without gradient."""
+    def add(self, owner: Tensor, log_pi: Tensor, log_roll: Tensor, loss: Tensor) -> None:
+        """Add one row's U targets: owner int64; log_pi, log_roll, nats, and loss float64, no gradients."""
+        log_ratio = log_pi - log_roll
         ratio = log_ratio.clamp(max=_LARGEST_EXPONENT).exp()
-        columns = torch.stack([torch.ones_like(ratio), log_ratio, loss, ratio - 1.0 - log_ratio])
+        found = [torch.ones_like(ratio), log_ratio, loss, ratio - 1.0 - log_ratio]
+        columns = torch.stack([*found, log_roll, log_pi, log_roll**2, log_pi**2, log_roll * log_pi])
         self._sums.index_add_(1, owner, columns)
         self._largest.scatter_reduce_(0, owner, log_ratio.abs(), "amax")
 
@@ -37,4 +40,5 @@ class Tally:
             loss=float(self._sums[2, index]),
             max_delta_log_p=float(self._largest[index]),
             k3=max(0.0, float(self._sums[3, index])),
+            moments=Moments(**dict(zip(Moments.model_fields, self._sums[4:, index].tolist(), strict=True))),
         )

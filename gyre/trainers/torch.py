@@ -167,7 +167,7 @@ class TorchTrainer:
             log_pi = target_log_probs(self._model, row, self._temperature)
             if not log_pi.isfinite().all():
                 raise MicroStepRefused("log pi is not finite under these weights: go back to the last good version")
-            tally.add(row.owner, log_pi - row.log_roll, torch.zeros_like(log_pi))
+            tally.add(row.owner, log_pi, row.log_roll, torch.zeros_like(log_pi))
         return tally
 
     def _train(self, row: RowTensors, decisions: dict[int, Decision], advantages: list[float], tally: Tally) -> None:
@@ -182,7 +182,7 @@ class TorchTrainer:
             decisions[index] = objective.decide(float(mine.sum()), len(mine), advantages[index], self._settings)
         leaf = log_pi.detach().requires_grad_()
         losses = objective.target_losses(_targets(row, leaf, decisions, advantages), self._settings)
-        tally.add(row.owner, log_ratio, losses.detach())
+        tally.add(row.owner, log_pi.detach(), row.log_roll, losses.detach())
         (slope,) = torch.autograd.grad((losses * row.weight).sum(), leaf)
         if slope.any():  # a row that is masked throughout, or without advantage, costs no backward pass
             log_pi.backward(slope)  # type: ignore[no-untyped-call]

@@ -136,9 +136,9 @@ FROM (
         ),
     ),
     "consistency": (
-        "Of each step: how far the policy is from the one that sampled: max |dlog p|, k3 KL, ESS, masked share (7)",
+        "Of each step: how far training's policy is from the rollout's: max |dlog p|, Pearson, k3, ESS, masked share",
         (
-            "SELECT step, max_delta_log_p, k3, ess, masked_share, trained, staleness FROM steps "
+            "SELECT step, max_delta_log_p, pearson, k3, ess, masked_share, trained, staleness FROM steps "
             "WHERE run = {run:String} AND trained > 0 ORDER BY step"
         ),
     ),

@@ -12,6 +12,7 @@ from schemas.training import (
     GradientReduced,
     GroupAssigned,
     MicroStepCompleted,
+    Moments,
     ReductionOpened,
 )
 from tests.core.facts import WEIGHTS, admitted, enqueued, group_ready, stepped
@@ -83,6 +84,19 @@ def test_what_micro_steps_found_is_added_up_by_execution() -> None:
     whole = merged(step.stats)
     assert whole["a"] == found("a", 4, 3.0).model_copy(update={"max_delta_log_p": 0.2, "k3": 2.0})
     assert whole["b"] == found("b", 2, 4.0)
+
+
+def test_moments_add_up_where_every_part_has_them() -> None:
+    one = found("a", 2, 1.0).model_copy(update={"moments": moments(1.0)})
+    other = found("a", 2, 1.0).model_copy(update={"moments": moments(2.0)})
+    assert merged([(one,), (other,)])["a"].moments == moments(3.0)
+    assert merged([(one,), (found("a", 2, 1.0),)])["a"].moments is None
+
+
+def moments(value: float) -> Moments:
+    return Moments(
+        sum_rollout=-value, sum_train=-value, sum_rollout_squared=value, sum_train_squared=value, sum_product=value
+    )
 
 
 def test_a_step_knows_its_groups_with_their_rewards_and_where_their_trajectories_are() -> None:

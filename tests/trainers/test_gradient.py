@@ -79,6 +79,24 @@ def test_stats_say_what_the_formulas_say_of_each_execution() -> None:
         assert found.k3 == pytest.approx(k3, rel=1e-3, abs=1e-7)
 
 
+def test_moments_are_sums_over_the_targets_log_probabilities() -> None:
+    stats = {each.execution: each for each in batch.trainer().micro_step(micro_step([everything()])).stats}
+    for case in CASES:
+        x, y = [], []
+        for part, log_ratio in zip(pieces()[case.name], case.log_ratios, strict=True):
+            rolled = np.frombuffer(part.logprobs, "<f4")[np.frombuffer(part.target, np.uint8) == 1].astype(np.float64)
+            x += rolled.tolist()
+            y += (rolled + log_ratio).tolist()
+        a, b = np.array(x), np.array(y)
+        expected = {
+            "sum_rollout": a.sum(), "sum_train": b.sum(), "sum_rollout_squared": a @ a, "sum_train_squared": b @ b,
+            "sum_product": a @ b,
+        }  # fmt: skip
+        moments = stats[case.name].moments
+        assert moments is not None
+        assert moments.model_dump() == pytest.approx(expected, rel=1e-4)
+
+
 def test_rows_of_one_segment_give_the_same() -> None:
     trainer = batch.trainer()
     stats = trainer.micro_step(micro_step([[each] for each in everything()])).stats

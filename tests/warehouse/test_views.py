@@ -1,6 +1,7 @@
 """What the views and the canned questions say of two told runs: against folds by hand, and against silence."""
 
 import json
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from schemas.envelope import COMMIT
 from schemas.roles import RoleTransitionFailed, RoleTransitionRequested
 from tests.core.told import Told, a_run, asked, lost, moved
 from tests.core.world import registered
-from tests.warehouse.told import bare, committed, faulty, healthy, rows
+from tests.warehouse.told import LOGPROBS, bare, committed, faulty, healthy, rows
 
 ALWAYS = {"terminations", "stage-times", "group-spread", "tool-use"}
 """Failure views that describe: they speak of any run that rolled out."""
@@ -111,6 +112,9 @@ def test_a_step_sums_up_what_it_trained(ask: Ask) -> None:
     assert (first["groups"], first["staleness"], second["staleness"], first["score"]) == (2, 0, 1, 0.5)
     assert (first["trained"], first["masked_share"], first["max_delta_log_p"], first["k3"]) == (2, 0.5, 0.125, 0.125)
     assert first["ess"] == pytest.approx(9 / 10)  # (1 + 2)^2 / (2 (1 + 4))
+    rollout, train = ([value for pair in LOGPROBS for value in pair[place]] for place in range(2))
+    assert first["pearson"] == pytest.approx(statistics.correlation(rollout, train))
+    assert second["pearson"] is None, "it was said before the sums were"
     assert first["seconds"] == first["updated_at"]
     assert second["seconds"] == second["updated_at"] - first["updated_at"]
 

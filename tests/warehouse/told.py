@@ -38,6 +38,7 @@ from schemas.training import (
     MicroStepCompleted,
     MicroStepEnqueued,
     MicroStepReissued,
+    Moments,
     OptimizerStepped,
     ReductionOpened,
     StreamClosed,
@@ -219,10 +220,28 @@ def trained(step: int, groups: tuple[int, int], *, reissued: bool = False) -> To
 
 def completed(step: int, place: int, execution: str, mask: Any) -> MicroStepCompleted:
     stats = ExecutionStats(
-        execution=execution, targets=4, ratio=1.0 + place, mask=mask, loss=0.25, max_delta_log_p=0.125, k3=0.5
-    )
+        execution=execution, targets=4, ratio=1.0 + place, mask=mask, loss=0.25, max_delta_log_p=0.125, k3=0.5,
+        moments=moments(*LOGPROBS[place]) if step == 1 else None,
+    )  # fmt: skip
     return MicroStepCompleted(
         step=step, micro_step=place, cell=0, instance="cell-0", claim=1, stats=(stats,), seconds=2.0
+    )
+
+
+LOGPROBS = (
+    ((-0.5, -1.0, -1.5, -2.0), (-0.5, -1.125, -1.5, -2.0)),
+    ((-0.25, -3.0, -0.125, -1.0), (-0.25, -2.0, -0.125, -1.5)),
+)
+"""Of each micro-step of a first step: what the rollout recorded of four targets, and what training found."""
+
+
+def moments(rollout: tuple[float, ...], train: tuple[float, ...]) -> Moments:
+    return Moments(
+        sum_rollout=sum(rollout),
+        sum_train=sum(train),
+        sum_rollout_squared=sum(x * x for x in rollout),
+        sum_train_squared=sum(y * y for y in train),
+        sum_product=sum(x * y for x, y in zip(rollout, train, strict=True)),
     )
 
 
