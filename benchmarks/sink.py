@@ -1,236 +1,219 @@
-"""The warehouse's sink: a log of a million events into chDB, killed twenty times on the way, then once without.
+"""The warehouse's sink: a recorded mix of a million events in a real log into chDB, killed twenty times on the way.
 
-The log has a demo's kinds, sizes and order (benchmarks/tail.py) and two request records an execution. Afterwards row
-counts by type and sums of fields must be those of the events that were written. Rates are of the pass that nobody
-killed, reading and decoding the log included; the peak is the sink process's, of which chDB alone takes about 340 MB.
+    python -m benchmarks.sink [--events 1000000] [--kills 20] [--json]
+
+A real nats-server holds the log, `gyre serve analytics` (a process of its own) reads it, SIGKILL ends that at moments
+drawn by chance. Afterwards row counts by type and sums of fields must be those that the models found in the log; one
+difference, and the exit code is 1. Then an empty warehouse is filled by one that nobody kills: its rate, beside what
+chDB takes of the same rows when nothing else is done, and what nats-py's raw push callback receives.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
-import mmap
+import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
 import time
-from array import array
-from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tail import DIGEST, RUN, Said, begin, life
+import nats
+import uvloop
+from nats.js import api
 
-from bus import codec
-from bus.blobs import Blobs
-from bus.log import Stored
+from benchmarks.recorded import Copies, Truth
+from bus import streams
+from bus.group import Group, commit_group
+from bus.jetstream import Bus
+from bus.server import NatsServer
 from gyre.warehouse.clickhouse import Warehouse
-from schemas.base import pack_floats, pack_ints
-from schemas.calls import ModelCallRecorded, SamplingRecord, VersionSpan
-from schemas.dispatch import ExecutionTerminated
-from schemas.envelope import COMMIT, Commit, Event, Producer
-from services.analytics import catch_up
-from services.source import Source
+from gyre.warehouse.engine import WarehouseError
+from gyre.warehouse.live import Live
+from gyre.warehouse.opening import opened
+from gyre.warehouse.rows import lines
+from services.analytics import STREAMS, TARGET
+from services.analytics_batches import ROWS
+from services.place import Note
 
 WANTED_RATE = 30_000
-STREAMS = ("EV", "CALL")
-BEGIN = 1_900_000_000_000_000_000
-TEXT = json.dumps([{"role": "user", "content": "Write the word that was asked for into answer.txt. " * 4}])
+MEMBERS, BYTES = 500, 4 << 20
+RAW_ROWS, RAW_MESSAGES = 256_000, 200_000
+"""Of the baselines."""
 
 
-class FileLog:
-    """One stream in a file, as `bus.log.ReadLog`; it ends."""
+class Log:
+    """A run folder with a server that holds so many events of the recorded mix."""
 
-    def __init__(self, path: Path) -> None:
-        self._ends = array("Q")
-        with path.with_suffix(".ends").open("rb") as ends:
-            self._ends.frombytes(ends.read())
-        self._blobs = Blobs(path.parent / "blobs", durable=False)
-        with path.open("rb") as file:
-            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def __init__(self, folder: Path, events: int) -> None:
+        self.folder, self.events = folder, events
+        self.copies = Copies()
+        self.run = self.copies.run
+        self.server = NatsServer(folder / "nats", "laptop").start()
 
-    async def read(self, after: int = 0, *_: str) -> AsyncGenerator[Stored, None]:
-        for sequence in range(after + 1, len(self._ends)):
-            if sequence % 256 == 0:
-                await asyncio.sleep(0)
-            yield self._stored(sequence)
+    async def fill(self) -> None:
+        bus = await Bus.connect(
+            self.server.url, self.run, "control", "control-1", self.folder, create=True,
+            limits=streams.Limits(ev_bytes=32 << 30, call_bytes=32 << 30), sync="laptop",
+        )  # fmt: skip
+        Note(self.run, self.server.url, "laptop").write(self.folder)
+        names = {"EV": streams.ev_stream(self.run), "CALL": streams.call_stream(self.run)}
+        for stream in STREAMS:
+            for members in grouped(self.copies.of(stream, self.events)):
+                deadline = asyncio.get_running_loop().time() + 60
+                await commit_group(bus._link, Group(f"{names[stream]}-{next(NUMBERS)}", members, deadline))  # noqa: SLF001
+        await bus.close()
 
-    async def last(self, _: str) -> Stored | None:
-        return await self.get(len(self._ends) - 1)
+    @property
+    def truth(self) -> Truth:
+        return self.copies.truth
 
-    async def get(self, sequence: int) -> Stored | None:
-        return self._stored(sequence) if 0 < sequence < len(self._ends) else None
-
-    async def head(self) -> int:
-        return len(self._ends) - 1
-
-    def _stored(self, sequence: int) -> Stored:
-        data = self._data[self._ends[sequence - 1] : self._ends[sequence]]
-        return codec.decode(sequence, f"ev.{RUN}.x", data, self._blobs)
-
-
-@dataclass
-class Truth:
-    """What must be in the warehouse, added up while the log is written."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-    tokens: int = 0
-    sequences: int = 0
-
-    def add(self, sequence: int, events: tuple[Event, ...]) -> None:
-        for event in events:
-            self.counts[event.type] += 1
-            self.sequences += sequence
-            self.seconds += getattr(event, "seconds", 0.0) or 0.0
-            self.tokens += len(getattr(event, "output_ids", b"")) // 4
+    @property
+    def heads(self) -> dict[str, int]:
+        return {stream: self.copies.heads[stream] for stream in STREAMS}
 
 
-def write(folder: Path, events: int) -> Truth:
-    """The log as files; returns what is in it."""
-    truth = Truth()
-    files = {stream: (folder / stream).open("wb") for stream in STREAMS}
-    ends = {stream: array("Q", [0]) for stream in STREAMS}
-    for said in stories(events):
-        stream = "CALL" if isinstance(said[2][0], ModelCallRecorded) else "EV"
-        sequence = len(ends[stream])
-        body = COMMIT.dump_json(committed(said, sum(map(len, ends.values()))))
-        files[stream].write(body)
-        ends[stream].append(ends[stream][-1] + len(body))
-        truth.add(sequence, said[2])
-    for stream in STREAMS:
-        files[stream].close()
-        (folder / f"{stream}.ends").write_bytes(ends[stream].tobytes())
-    return truth
+NUMBERS = itertools.count(1)
 
 
-def stories(events: int) -> Iterator[Said]:
-    """RunStarted, then life with the calls that each execution made before it ended."""
-    yield "control", ("run",), (begin(),)
-    count = 1
-    for said in life():
-        if isinstance(said[2][0], ExecutionTerminated):
-            for index in range(2):
-                yield "proxy", (), (call(said[2][0].execution, index),)
-                count += 1
-        yield said
-        count += len(said[2])
-        if count >= events:
-            return
+def grouped(messages: Iterator[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    members: list[tuple[str, bytes]] = []
+    size = 0
+    for message in messages:
+        if len(members) == MEMBERS or size + len(message[1]) > BYTES:
+            yield members
+            members, size = [], 0
+        members.append(message)
+        size += len(message[1])
+    if members:
+        yield members
 
 
-def call(execution: str, index: int) -> ModelCallRecorded:
-    return ModelCallRecorded(
-        execution=execution,
-        call=f"{execution}-c{index}",
-        index=index,
-        thread="main",
-        kind="turn",
-        parent=f"{execution}-c0" if index else None,
-        prefix_tokens=39 * index,
-        prefix_messages=2 * index,
-        input_ids=pack_ints(range(39 if index == 0 else 11)),
-        output_ids=pack_ints(range(11)),
-        logprobs=pack_floats([-0.5] * 11),
-        versions=(VersionSpan(version=3, tokens=11),),
-        finish="stop",
-        sampling=SamplingRecord(temperature=1.0, top_p=1.0, top_k=0, max_tokens=64, seed=1),
-        messages=TEXT,
-        reply=json.dumps([{"role": "assistant", "content": "done"}]),
-        system_digest=DIGEST,
-        cells=(1,),
-        cached_tokens=39 * index,
-        queue_seconds=0.01,
-        engine_seconds=0.4,
-        total_seconds=0.5,
-        delivered=True,
+@contextmanager
+def sink(log: Log, warehouse: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`gyre serve analytics`; killed in the end, if it has not ended."""
+    command = [sys.executable, "-m", "services.runtime", "analytics", str(log.folder)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, TARGET: str(warehouse)}
     )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
 
 
-def committed(said: Said, number: int) -> Commit:
-    service, _, events = said
-    return Commit(
-        run=RUN,
-        producer=Producer(service=service, instance=f"{service}-8a470f63"),
-        commit=f"{number:016x}",
-        causation=number,
-        as_of=number,
-        correlation="x100-3",
-        time=BEGIN + number * 1_000_000,
-        events=events,
-    )
+def attended(process: subprocess.Popen[bytes], warehouse: Path) -> Live:
+    """Whoever answers for the warehouse of a sink that was just started."""
+    while process.poll() is None:
+        try:
+            return Live(warehouse)
+        except WarehouseError:
+            time.sleep(0.01)
+    raise SystemExit("the sink has ended by itself")
 
 
-class Telling(Warehouse):
-    """Says how many rows it has been given before it writes them."""
-
-    told = 0
-
-    def insert(self, lines: Any) -> None:
-        self.told += len(lines)
-        print(self.told, flush=True)
-        super().insert(lines)
+def reached(live: Live) -> int:
+    return sum(live.reach({}).values())
 
 
-def sink(folder: Path, target: str) -> None:
-    """The process that is killed: fills the warehouse, then says its seconds, peak memory and processor seconds."""
-    log = Source(RUN, FileLog(folder / "EV"), FileLog(folder / "CALL"), Blobs(folder, durable=False), None)
-    began, before = time.perf_counter(), time.process_time()
-    asyncio.run(catch_up(Telling(target), log))
-    seconds, used = time.perf_counter() - began, time.process_time() - before
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps([seconds, peak_mb, used]), flush=True)
+def fill_until(log: Log, warehouse: Path, messages: int, chance: random.Random) -> int:
+    """Start a sink and kill it soon after so many messages are there; how many there were when it was asked last."""
+    with sink(log, warehouse) as process:
+        live = attended(process, warehouse)
+        there = reached(live)
+        while there < messages:
+            time.sleep(0.02)
+            there = reached(live)
+        time.sleep(chance.random() * 0.3)
+    live.close()
+    return there
 
 
-def run(folder: Path, target: Path, kill_at: int | None, chance: random.Random) -> tuple[int, list[float] | None]:
-    """Start a sink; kill it once it has been given so many rows. Returns the rows it was given, and its figures."""
-    command = [sys.executable, __file__, "--sink", str(folder), "--target", str(target)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    given = 0
-    for line in process.stdout:
-        if line.startswith("["):
-            process.wait()
-            return given, json.loads(line)
-        given = int(line)
-        if kill_at is not None and given >= kill_at:
-            time.sleep(chance.random() * 0.3)
-            process.kill()
-            break
-    process.wait()
-    process.stdout.close()
-    return given, None
+def fill(log: Log, warehouse: Path) -> dict[str, float]:
+    """Fill it whole with one sink; its figures."""
+    with sink(log, warehouse) as process:
+        live = attended(process, warehouse)
+        began, before = time.perf_counter(), processor_seconds(process.pid)
+        while sum(live.reach(log.heads).values()) < sum(log.heads.values()):
+            pass
+        took, used = time.perf_counter() - began, processor_seconds(process.pid) - before
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        live.close()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    return {"seconds": took, "processor_us": used / log.truth.events * 1e6, "peak_mb": peak / 1024}
 
 
-def differences(target: Path, truth: Truth) -> list[str]:
+def processor_seconds(pid: int) -> float:
+    values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def differences(warehouse: Path, truth: Truth) -> list[str]:
     """Where the warehouse and the log do not agree."""
-    warehouse = Warehouse(str(target))
-    rows = warehouse.query("SELECT type, count() AS n FROM events GROUP BY type", {}, "JSONEachRow").splitlines()
-    counts = {row["type"]: row["n"] for row in map(json.loads, rows)}
-    sums = json.loads(
-        warehouse.query(
-            "SELECT sum(sequence) AS sequences, sum(body.seconds::Float64) AS seconds, "
-            "sum(body.output_tokens::UInt64) AS tokens FROM events",
-            {},
-            "JSONEachRow",
+    with opened(str(warehouse)) as found:
+        counted = found.query("SELECT type, count() AS n FROM facts GROUP BY type", {}).splitlines()
+        summed = found.query(
+            "SELECT sum(sequence) AS sequences, sum(seconds) AS seconds, sum(output_tokens) AS tokens FROM facts", {}
         )
-    )
-    warehouse.close()
-    found = [f"{kind}: {counts.get(kind)} rows of {n}" for kind, n in truth.counts.items() if counts.get(kind) != n]
-    found += [
-        f"sum of {name}: {sums[name]}, the log has {getattr(truth, name)}"
-        for name in ("sequences", "tokens")
-        if sums[name] != getattr(truth, name)
+    counts = {row["type"]: row["n"] for row in map(json.loads, counted)}
+    sums = json.loads(summed)
+    wrong = [
+        f"{kind}: {counts.get(kind)} rows of {truth.counts.get(kind)}"
+        for kind in {*counts, *truth.counts}
+        if counts.get(kind) != truth.counts.get(kind)
     ]
+    if (sums["sequences"], sums["tokens"]) != (truth.sequences, truth.tokens):
+        wrong.append(f"sums: {sums}, the log has {truth.sequences} and {truth.tokens}")
     if abs(sums["seconds"] - truth.seconds) > 1e-9 * truth.seconds:
-        found.append(f"sum of seconds: {sums['seconds']}, the log has {truth.seconds}")
-    return found
+        wrong.append(f"sum of seconds: {sums['seconds']}, the log has {truth.seconds}")
+    return wrong
 
 
-def questions(target: Path) -> dict[str, float]:
+def raw_inserts(log: Log, folder: Path) -> float:
+    """Rows a second that chDB takes of the same bytes, in batches of the same size."""
+    copies = Copies()
+    rows: list[bytes] = []
+    for stream in STREAMS:
+        for sequence, (subject, data) in enumerate(copies.of(stream, RAW_ROWS // 2), start=1):
+            rows += lines(log.run, stream, sequence, subject, data)
+    warehouse = Warehouse(str(folder))
+    warehouse.position(log.run, "EV")
+    began = time.perf_counter()
+    for first in range(0, len(rows), ROWS):
+        warehouse.insert(rows[first : first + ROWS])
+    took = time.perf_counter() - began
+    warehouse.close()
+    return len(rows) / took
+
+
+async def raw_reads(log: Log) -> float:
+    """Messages a second that nats-py's push callback receives, and does nothing with."""
+    client = await nats.connect(log.server.url)
+    done, seen, wanted = asyncio.Event(), itertools.count(1), min(RAW_MESSAGES, log.heads["EV"])
+
+    async def on_message(_: object) -> None:
+        if next(seen) == wanted:
+            done.set()
+
+    config = api.ConsumerConfig(ack_policy=api.AckPolicy.NONE)
+    began = time.perf_counter()
+    stream = streams.ev_stream(log.run)
+    await client.jetstream().subscribe(f"ev.{log.run}.>", stream=stream, cb=on_message, config=config, manual_ack=True)
+    await done.wait()
+    took = time.perf_counter() - began
+    await client.close()
+    return wanted / took
+
+
+def questions(warehouse: Path) -> dict[str, float]:
     """Seconds that some questions take over the whole."""
     asked = {
         "count of events": "SELECT count() FROM events",
@@ -238,47 +221,54 @@ def questions(target: Path) -> dict[str, float]:
         "all executions": "SELECT * FROM executions",
         "all steps": "SELECT * FROM steps",
     }
-    warehouse = Warehouse(str(target))
     took = {}
-    for name, sql in asked.items():
-        began = time.perf_counter()
-        warehouse.query(sql, {}, "Null")
-        took[f"{name}, s"] = round(time.perf_counter() - began, 3)
-    warehouse.close()
+    with opened(str(warehouse)) as found:
+        for name, sql in asked.items():
+            began = time.perf_counter()
+            found.query(sql, {}, "Null")
+            took[f"{name}, s"] = round(time.perf_counter() - began, 3)
     return took
 
 
-def measure(events: int, kills: int) -> dict[str, Any]:
-    chance = random.Random(7)
-    with tempfile.TemporaryDirectory(prefix="gyre-sink-") as name:
-        folder = Path(name)
-        truth = write(folder, events)
-        rows = sum(truth.counts.values())
-        done, killed = 0, 0
-        while killed < kills:
-            share = (rows - done) // (kills - killed + 1)
-            given, ended = run(folder, folder / "killed", max(1, share), chance)
-            killed += ended is None
-            done += given
-            if ended is not None:
-                break
-        run(folder, folder / "killed", None, chance)
-        wrong = differences(folder / "killed", truth)
-        _, figures = run(folder, folder / "whole", None, chance)
-        assert figures is not None
-        wrong += differences(folder / "whole", truth)
+def tell(text: str) -> None:
+    print(f"{time.strftime('%X')} {text}", file=sys.stderr, flush=True)
+
+
+def measure(folder: Path, events: int, kills: int) -> dict[str, Any]:
+    """Everything; progress is told on stderr."""
+    chance, log = random.Random(7), Log(folder, events)
+    try:
+        uvloop.run(log.fill())
+        truth, messages = log.truth, sum(log.heads.values())
+        tell(f"the log has {truth.events} events in {messages} messages")
+        killed, whole = folder / "killed", folder / "whole"
+        for number in range(1, kills + 1):
+            there = fill_until(log, killed, messages * number // (kills + 1), chance)
+            tell(f"killed {number} of {kills} times, {there} messages are there")
+        fill(log, killed)
+        wrong = differences(killed, truth)
+        figures = fill(log, whole)
+        wrong += differences(whole, truth)
+        rate = truth.events / figures["seconds"]
+        tell(f"an unharmed sink took {figures['seconds']:.1f} s")
+        inserts, reads = raw_inserts(log, folder / "raw"), uvloop.run(raw_reads(log))
         return {
-            "events": rows,
-            "kills": killed,
+            "events": truth.events,
+            "messages": messages,
+            "kills": kills,
             "differences": wrong,
-            "events_per_second": round(rows / figures[0]),
-            "peak_mb": round(figures[1]),
-            "processor_us_per_event": round(figures[2] / rows * 1e6, 1),
-            "megabytes": round(
-                sum(each.stat().st_size for each in (folder / "whole").rglob("*") if each.is_file()) / 1e6
-            ),
-            **questions(folder / "whole"),
+            "events_per_second": round(rate),
+            "chdb_rows_per_second": round(inserts),
+            "of_chdb": round(rate / inserts, 2),
+            "nats_py_messages_per_second": round(reads),
+            "of_nats_py": round(rate * messages / truth.events / reads, 2),
+            "processor_us_per_event": round(figures["processor_us"], 1),
+            "peak_mb": round(figures["peak_mb"]),
+            "megabytes": round(sum(each.stat().st_size for each in whole.rglob("*") if each.is_file()) / 1e6),
+            **questions(whole),
         }
+    finally:
+        log.server.stop()
 
 
 def main() -> None:
@@ -286,18 +276,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one object")
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--sink", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--target", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.sink:
-        sink(arguments.sink, arguments.target)
-        return
-    found = measure(arguments.events, arguments.kills)
+    with tempfile.TemporaryDirectory(prefix="gyre-sink-") as name:
+        found = measure(Path(name), arguments.events, arguments.kills)
     if arguments.json:
         print(json.dumps(found))
     else:
         for name, value in found.items():
-            print(f"{name:24} {value}")
+            print(f"{name:28} {value}")
         print(f"wanted: no differences, at least {WANTED_RATE} events a second")
     sys.exit(1 if found["differences"] else 0)
 
