@@ -1,8 +1,7 @@
-"""Commands that look: runs, status, replay, tree, samples, call, check; and eval, which measures."""
+"""Commands that look: runs, status, tree, samples, call, check; and eval, which measures."""
 
 import asyncio
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,9 +12,8 @@ from rich.table import Table
 
 from gyre.config import Config
 from gyre.core.progress import Progress
-from services import cli_query, cli_samples
+from services import cli_query, cli_replay, cli_samples
 from services.cli_errors import Errors, fail
-from services.replay import STATES
 from services.source import open_source
 
 Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
@@ -65,44 +63,6 @@ def status(run: Target, folder: Runs = Path("runs"), as_json: Json = False) -> N
         typer.echo(step_line(step))
     for version, mean, valid in progress.evaluations:
         typer.echo(f"evaluation of version {version}: {mean:.3f} over {valid} episodes")
-
-
-def replay(
-    run: Target,
-    to: Annotated[int | None, typer.Option(help="Last sequence to fold; without it, all.", min=1)] = None,
-    state: Annotated[str, typer.Option(help=f"Which state: {', '.join(STATES)}.")] = "progress",
-    verify: Annotated[bool, typer.Option("--verify", help="Decide every recorded decision again.")] = False,
-    folder: Runs = Path("runs"),
-    as_json: Json = False,
-) -> None:
-    """Fold a run's log again: a state as of any sequence, or every decision a second time.
-
-    Example: gyre replay run-1129-183000-ab12 --verify --json
-    """
-    from services.replay import state_at, verify_with_progress
-
-    if state not in STATES:
-        fail(f"--state {state}: no such state; one of {', '.join(STATES)}", 2)
-
-    async def work() -> Any:
-        async with open_source(run, folder) as source:
-            return await (verify_with_progress(source) if verify else state_at(source, state, to))
-
-    with Errors():
-        found = asyncio.run(work())
-    if not verify:
-        typer.echo(json.dumps(found, default=sorted, indent=None if as_json else 1))
-        return
-    if as_json:
-        typer.echo(json.dumps(asdict(found)))
-    else:
-        typer.echo(
-            f"{found.events} events, {found.decisions} decisions decided again, {found.trees} trees rebuilt, "
-            f"{found.snapshots} snapshots compared: {len(found.differences)} differences"
-        )
-        for difference in found.differences[:20]:
-            typer.echo(f"  {difference}")
-    sys.exit(1 if found.differences else 0)
 
 
 def tree(
@@ -182,4 +142,4 @@ def evaluate(
     )
 
 
-COMMANDS = (runs, status, replay, tree, check, *cli_samples.COMMANDS, *cli_query.COMMANDS)
+COMMANDS = (runs, status, tree, check, *cli_replay.COMMANDS, *cli_samples.COMMANDS, *cli_query.COMMANDS)

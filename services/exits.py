@@ -14,6 +14,8 @@ EXIT_HOPELESS = 5
 """Something that only a person can mend (a port that another program holds): starting again changes nothing."""
 EXIT_FOUND = 7
 """`gyre doctor` found something wrong with a run; the command itself did what it should."""
+EXIT_DIFFERS = 6
+"""What was computed again is not what was recorded."""
 EXIT_INTERRUPTED = 130
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)

@@ -117,14 +117,7 @@ def packing_mind(started: RunStarted, ev: Reader) -> Mind[batch_state.State]:
             ratio_high=high,
         )
     )
-    shape = packing.Shape(
-        groups=schedule.groups,
-        group_size=schedule.executions,
-        row_tokens=config.packing.row_tokens,
-        micro_step_tokens=config.packing.micro_step_tokens,
-        share_prefixes=config.packing.share_prefixes,
-    )
-    pack = partial(packing.pack, shape=shape)
+    pack = partial(packing.pack, shape=packing_shape(config))
     kept: dict[int, TrajectoriesAdmitted] = {}
 
     async def think(state: batch_state.State) -> Decision | None:
@@ -137,6 +130,17 @@ def packing_mind(started: RunStarted, ev: Reader) -> Mind[batch_state.State]:
         return _first(batches.decide(state, kept.__getitem__, pack))
 
     return Mind("packer", initial, batch_state.evolve, think, TypeAdapter(batch_state.State), batch_state.FOLDS)
+
+
+def packing_shape(config: Config) -> packing.Shape:
+    """What the packer makes rows and micro-steps by."""
+    return packing.Shape(
+        groups=config.schedule.groups,
+        group_size=config.schedule.executions,
+        row_tokens=config.packing.row_tokens,
+        micro_step_tokens=config.packing.micro_step_tokens,
+        share_prefixes=config.packing.share_prefixes,
+    )
 
 
 async def _admitted(ev: Reader, sequence: int) -> TrajectoriesAdmitted:

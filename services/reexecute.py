@@ -9,7 +9,7 @@ that gradients are compared as vectors, to about 9 % of their difference.
 import asyncio
 import math
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,14 @@ from gyre.core.cell import batch_loss
 from gyre.core.recorded import RecordedStep, Recording, Stats
 from gyre.errors import GyreError
 from gyre.trainers.checkpoint import load_tensors, locate
-from gyre.trainers.port import Trainer
+from gyre.trainers.port import Finished, Trainer
 from schemas.refs import WeightsRef
 from schemas.training import ExecutionStats, MicroStepEnqueued
 from services.replica import load_trainer
 from services.source import Source, messages
+
+Told = Callable[[int, int], None]
+"""(done, of so many): how far the work is."""
 
 
 class ReexecutionError(GyreError):
@@ -87,33 +90,82 @@ async def recording(source: Source) -> Recording:
     return state
 
 
-async def restep(source: Source, step: int, trainer: Trainer | None = None) -> Restep:
+def _untold(_: int, __: int) -> None:
+    """Nobody watches."""
+
+
+async def restep(source: Source, step: int, trainer: Trainer | None = None, told: Told = _untold) -> Restep:
     """Do one step again at the weights that the run had.
 
     Args:
         source: the run, with its folder.
         step: from 1.
         trainer: of the run's model; by default one is made.
+        told: called with (micro-steps done, micro-steps) as they go by.
     Raises:
         ReexecutionError: no such step was committed, or its weights are not there any more.
     """
-    state = await recording(source)
+    origin = step_of(await recording(source), step, source.run)
+    config = Config.recorded((await source.started()).config)
+    work = Work(source, config, trainer or await _trainer(config), told)
+    with scratch() as folder:
+        await asyncio.to_thread(work.trainer.load, await weights_of(source, config, origin, folder))
+        return await work.again(origin, "recorded")
+
+
+async def restep_from_start(source: Source, step: int, trainer: Trainer | None = None, told: Told = _untold) -> Restep:
+    """Do one step again after all steps before it, from the run's first weights on: for a run that kept no others.
+
+    Args:
+        source: the run; an archive will do.
+        step: from 1.
+        trainer: of the run's model, and no update made; by default one is made.
+        told: called with (steps done, steps) as they go by.
+    Raises:
+        ReexecutionError: no such step was committed, or the model's files are not those that the run began with.
+    """
+    state, started = await recording(source), await source.started()
+    last, config = step_of(state, step, source.run), Config.recorded(started.config)
+    work = Work(source, config, trainer or await _trainer(config))
+    with scratch() as folder:
+        await asyncio.to_thread(work.trainer.load, await _beginning(source, config, started.weights, folder))
+        for origin in state.steps:
+            told(origin.step - 1, step)
+            done = await work.again(origin, "own")
+            if origin is last:
+                break
+            await asyncio.to_thread(work.trainer.apply, work.trainer.gradient)
+    return done
+
+
+def step_of(state: Recording, step: int, run: str) -> RecordedStep:
+    """A committed step by its number. Raises `ReexecutionError`."""
     origin = next((each for each in state.steps if each.step == step), None)
     if origin is None:
         committed = f"{len(state.steps)} steps were committed"
-        raise ReexecutionError(f"step = {step}: {committed} in run {source.run}; give one of them")
-    config = Config.recorded((await source.started()).config)
-    work = Work(source, config, trainer or await _trainer(config))
-    with _scratch() as scratch:
-        kept = _on_disk(source, origin.weights)
-        weights = kept or (await _first(config, origin.weights, scratch) if origin.optimizer is None else None)
-        if weights is None:
-            way = (
-                "only steps of a run with run.keep_weights = all can be done again one by one; re-execute the whole run"
-            )
-            raise ReexecutionError(f"step = {step}: weights {origin.weights.digest[:12]} are not there any more; {way}")
-        await asyncio.to_thread(work.trainer.load, weights)
-        return await work.again(origin, "recorded")
+        raise ReexecutionError(f"step = {step}: {committed} in run {run}; give one of them")
+    return origin
+
+
+async def weights_of(source: Source, config: Config, origin: RecordedStep, folder: Path) -> Path:
+    """The file of the weights that a step was taken at; `folder` takes what is made anew. Raises `ReexecutionError`."""
+    kept = _on_disk(source, origin.weights)
+    weights = kept or (await _first(config, origin.weights, folder) if origin.optimizer is None else None)
+    if weights is None:
+        way = (
+            "only a run with run.keep_weights = all keeps them; `gyre restep --from-start` does the steps before it too"
+        )
+        raise ReexecutionError(
+            f"step = {origin.step}: weights {origin.weights.digest[:12]} are not there any more; {way}"
+        )
+    return weights
+
+
+async def _beginning(source: Source, config: Config, reference: WeightsRef, folder: Path) -> Path:
+    first = _on_disk(source, reference) or await _first(config, reference, folder)
+    if first is None:
+        raise ReexecutionError(f"run {source.run}: its first weights are not there and its model makes others now")
+    return first
 
 
 async def reexecute(source: Source, trainer: Trainer | None = None) -> Rerun:
@@ -131,17 +183,15 @@ async def reexecute(source: Source, trainer: Trainer | None = None) -> Rerun:
     started = await source.started()
     config, state = Config.recorded(started.config), await recording(source)
     work = Work(source, config, trainer or await _trainer(config))
-    with _scratch() as scratch:
-        first = _on_disk(source, started.weights) or await _first(config, started.weights, scratch)
-        if first is None:
-            raise ReexecutionError(f"run {source.run}: its first weights are not there and its model makes others now")
+    with scratch() as folder:
+        first = await _beginning(source, config, started.weights, folder)
         kept = {each.step: path for each in state.steps if (path := _on_disk(source, each.weights)) is not None}
         own = await work.chain(first, state.steps, kept.keys())
         end = _on_disk(source, state.steps[-1].stepped.weights) if state.steps else None
         moved = None
         if end is not None:
-            final = await asyncio.to_thread(work.trainer.save, scratch)
-            moved = await asyncio.to_thread(update_apart, first, scratch / final.weights.address, end)
+            final = await asyncio.to_thread(work.trainer.save, folder)
+            moved = await asyncio.to_thread(update_apart, first, folder / final.weights.address, end)
         compared = (*own, *(await work.at_recorded(state.steps, kept)))
         return Rerun(tuple(sorted(compared, key=lambda each: each.step)), moved)
 
@@ -159,9 +209,10 @@ def update_apart(start: Path, found: Path, reference: Path) -> float:
 class Work:
     """One trainer that does recorded steps again."""
 
-    def __init__(self, source: Source, config: Config, trainer: Trainer) -> None:
-        """Nothing is loaded."""
-        self._source, self._config, self.trainer = source, config, trainer
+    def __init__(self, source: Source, config: Config, trainer: Trainer, told: Told = _untold) -> None:
+        """Nothing is loaded; `told` hears of each micro-step."""
+        self._source, self._config, self.trainer, self._told = source, config, trainer, told
+        self._done, self._all = 0, 0
 
     async def chain(self, first: Path, steps: tuple[RecordedStep, ...], kept: Collection[int]) -> list[Restep]:
         """Every update from these weights on; what is compared here is what cannot be at recorded weights."""
@@ -188,6 +239,7 @@ class Work:
         from gyre.trainers.sketch import apart, sketch
 
         self.trainer.zero()
+        self._done, self._all = 0, len(origin.trained) + len(origin.measured)
         measured = await self._measured(origin)
         stats = [await self._trained(sequence) for sequence in origin.trained.values()]
         found, schedule = recorded.merged(stats), self._config.schedule
@@ -205,13 +257,19 @@ class Work:
         )
 
     async def _trained(self, sequence: int) -> Stats:
-        return (await asyncio.to_thread(self.trainer.micro_step, await self._work(sequence))).stats
+        return (await self._micro_step(sequence)).stats
+
+    async def _micro_step(self, sequence: int) -> Finished:
+        found = await asyncio.to_thread(self.trainer.micro_step, await self._work(sequence))
+        self._done += 1
+        self._told(self._done, self._all)
+        return found
 
     async def _measured(self, origin: RecordedStep) -> dict[str, float]:
         """s_i of the executions that lie in several micro-steps."""
         sums: dict[str, tuple[float, int]] = {}
         for sequence in origin.measured.values():
-            for each in (await asyncio.to_thread(self.trainer.micro_step, await self._work(sequence))).measured:
+            for each in (await self._micro_step(sequence)).measured:
                 total, count = sums.get(each.execution, (0.0, 0))
                 sums[each.execution] = (total + each.log_ratio_sum, count + each.count)
         return {name: math.exp(total / count) for name, (total, count) in sums.items()}
@@ -228,12 +286,12 @@ async def _trainer(config: Config) -> Trainer:
     return await asyncio.to_thread(load_trainer, config)
 
 
-async def _first(config: Config, reference: WeightsRef, scratch: Path) -> Path | None:
+async def _first(config: Config, reference: WeightsRef, folder: Path) -> Path | None:
     """Policy version 0 as the model's files give it now; None if that is another one."""
     from services.initial import write_initial
 
-    written = await asyncio.to_thread(write_initial, scratch, config.model.path)
-    return scratch / written.address if written.digest == reference.digest else None
+    written = await asyncio.to_thread(write_initial, folder, config.model.path)
+    return folder / written.address if written.digest == reference.digest else None
 
 
 def _on_disk(source: Source, reference: WeightsRef) -> Path | None:
@@ -248,6 +306,7 @@ def _told(stats: ExecutionStats | None) -> str:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def scratch() -> Iterator[Path]:
+    """A folder for weights that are made anew."""
     with tempfile.TemporaryDirectory(prefix="gyre-again-") as name:
         yield Path(name)

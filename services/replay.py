@@ -1,8 +1,8 @@
-"""Read a run's log again: any state as of any moment, and every decision decided a second time (`--verify`)."""
+"""Read a run's log again: every decision decided a second time (`--verify`), and how far the run was."""
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -23,7 +23,6 @@ from services.minds import Mind, filters, minds
 from services.office import snapshot_file
 from services.source import Source, messages
 
-STATES = ("progress", "scheduler", "admission", "packer", "batch", "cells", "trees")
 OBSERVATIONS = (OfficeTaken, TimerFired, CellLost, EventQuarantined)
 """What shells say without deciding."""
 
@@ -164,22 +163,6 @@ async def _rebuild_trees(
             verdict.differences.append(f"tree of {execution}: CALL gives {found[:12]}, recorded {event.digest[:12]}")
 
 
-async def state_at(source: Source, name: str, until: int | None) -> Any:
-    """A state as of a sequence, as plain data; `STATES` names them. Raises `RunNotFound`."""
-    if name == "progress":
-        return asdict(await progress_at(source, until))
-    if name == "trees":
-        return await _trees_at(source, until)
-    owner = {"batch": "packer", "cells": "scheduler"}.get(name, name)
-    mind = minds(await source.started(), source.ev, source.blobs)[owner]
-    second = Second(mind, mind.initial, filters(source.run, mind))
-    async for stored in messages(source.ev, until=until):
-        second.hear(stored)
-        second.fold_to(stored.sequence)
-    found = second.mind.adapter.dump_python(second.state, mode="json")
-    return found["cells"] if name == "cells" else found
-
-
 async def progress_at(source: Source, until: int | None = None) -> Progress:
     """How far the run was at a sequence."""
     progress = Progress()
@@ -187,17 +170,6 @@ async def progress_at(source: Source, until: int | None = None) -> Progress:
         for event in stored.commit.events if stored.commit else ():
             progress = evolve_progress(progress, stored.commit.time if stored.commit else 0, event)
     return progress
-
-
-async def _trees_at(source: Source, until: int | None) -> dict[str, Any]:
-    """Digest, size and leaves of each tree that was built, by execution."""
-    filter_ = subjects.producer(source.run, "builder")
-    return {
-        event.execution: event.model_dump(mode="json", include={"digest", "nodes", "leaves"})
-        async for stored in messages(source.ev, until=until, filter=filter_)
-        for event in (stored.commit.events if stored.commit else ())
-        if isinstance(event, TreeBuilt)
-    }
 
 
 async def verify_with_progress(source: Source) -> Verdict:

@@ -15,7 +15,7 @@ from services.cli import app
 
 Gyre = Callable[..., Result]
 COMMANDS = (
-    "train", "demo", "resume", "serve", "runs", "status", "replay", "tree", "samples", "call", "check", "eval",
+    "train", "demo", "resume", "serve", "runs", "status", "replay", "restep", "diff", "tree", "samples", "call", "check", "eval",
     "regrade", "assess", "compare", "doctor", "plan", "plot", "simulate",
     "log", "log tail", "log show", "log export", "log import", "log stats",
 )  # fmt: skip
@@ -97,6 +97,10 @@ def test_a_start_that_fails_takes_its_folder_along(gyre: Gyre, tmp_path: Path) -
         ("status", "nobody"),
         ("replay", "nobody"),
         ("replay", "nobody", "--verify"),
+        ("replay", "nobody", "--step"),
+        ("replay", "nobody", "--why", "1"),
+        ("restep", "nobody", "1"),
+        ("diff", "nobody", "nobody"),
         ("tree", "nobody", "x0-0"),
         ("regrade", "nobody"),
         ("assess", "nobody", "x0-0"),

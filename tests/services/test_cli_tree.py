@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from gyre.core import tree as trees
-from services.replay import state_at
 from services.source import Source
+from services.states import state_at
 from services.tree_drawing import draw
 from services.tree_view import tree_of
 from tests.services.conftest import Gyre, refusal
