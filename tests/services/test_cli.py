@@ -15,8 +15,8 @@ from services.cli import app
 
 Gyre = Callable[..., Result]
 COMMANDS = (
-    "train", "demo", "resume", "serve", "runs", "status", "replay", "restep", "diff", "tree", "samples", "call", "check", "eval",
-    "regrade", "assess", "compare", "doctor", "plan", "plot", "simulate",
+    "train", "demo", "resume", "serve", "runs", "status", "replay", "tree", "samples", "call", "check", "eval",
+    "restep", "diff", "regrade", "assess", "compare", "doctor", "plan", "plot", "simulate",
     "log", "log tail", "log show", "log export", "log import", "log stats",
 )  # fmt: skip
 
