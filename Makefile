@@ -2,7 +2,7 @@
 # A smaller, CPU-only torch: make demo PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'
 PYTHON ?= python3
 PIP_ARGS ?=
-EXTRAS ?= dev,torch,analytics,chdb,smollm2,plot
+EXTRAS ?= dev,torch,analytics,chdb,smollm2,plot,otel
 BIN := .venv/bin
 PACKAGES := schemas bus gyre services
 

@@ -1,12 +1,13 @@
 """The edge of one service process: health, readiness, metrics and a status command, carried by FastStream.
 
-It says how the process does and never what it decides: nothing here appends to a log or reads one as a consumer
-(design §4 rule 9). A subscription to a stream would need `JStream(name, declare=False)`, or FastStream would rewrite
-the stream's configuration; there is none. Importing this module costs about a second, so only `--edge` does.
+It says how the process does and never what it decides: nothing here appends to a log, and only the scheduler's edge
+reads one, for the numbers of the run as a whole (design §4 rule 9). A subscription to a stream would need
+`JStream(name, declare=False)`, or FastStream would rewrite the stream's configuration; there is none. Importing this
+module costs about a second, so only `--edge` does.
 
     GET /health          200 while the process runs
     GET /ready           200 once the replay lag is below READY_LAG, else 503; both with the status as JSON
-    GET /metrics         the same numbers in the Prometheus text format
+    GET /metrics         in the Prometheus text format: docs/metrics.md lists what
     GET /asyncapi.json   what is served on NATS
     cmd.<run>.<service>.status   request on core NATS; every process of that service answers with its status
 """
@@ -16,7 +17,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -25,8 +26,10 @@ import uvicorn
 from faststream.asgi import AsgiFastStream, AsgiResponse, get
 from faststream.asgi.types import Scope
 from faststream.nats import NatsBroker
+from faststream.nats.prometheus import NatsPrometheusMiddleware
 from faststream.security import SASLPlaintext
 from faststream.specification import AsyncAPI
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict
 
 from bus import credentials, subjects
@@ -34,7 +37,9 @@ from bus.errors import BusError
 from bus.log import BusPort
 from services.address import listening, reached
 from services.lag import FollowedBus, Position
+from services.meters import Meters
 from services.place import Place
+from services.run_meters import RunMeters
 
 LOG = logging.getLogger("gyre")
 READY_LAG = 1000
@@ -44,6 +49,8 @@ _AGAIN_SECONDS = 5.0
 PORT = "GYRE_EDGE_PORT"
 """Environment variable: the port to listen at; without it any free one, which is noted in the run folder."""
 _JSON = {"content-type": "application/json"}
+Positions = Callable[[], Awaitable[Mapping[str, Position]]]
+"""Gives log -> where a process stands in it."""
 
 
 class Status(BaseModel):
@@ -64,16 +71,22 @@ class Status(BaseModel):
 @asynccontextmanager
 async def beside(place: Place, bus: BusPort, cell: int | None) -> AsyncIterator[BusPort]:
     """An edge beside a service that uses the bus which this gives."""
-    followed = FollowedBus(bus)
-    serving = asyncio.create_task(serve_edge(place, followed.position, cell))
+    meters = Meters(place)
+    followed = FollowedBus(bus, meters)
+    tasks = [asyncio.create_task(serve_edge(place, followed.positions, cell, meters))]
+    if place.service == "scheduler":
+        whole = RunMeters(meters, place.config.cells)
+        meters.before.append(whole.show)
+        tasks.append(asyncio.create_task(whole.follow(bus)))
     try:
         yield followed
     finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def serve_edge(place: Place, position: Callable[[], Awaitable[Position]], cell: int | None = None) -> None:
+async def serve_edge(place: Place, positions: Positions, cell: int | None = None, meters: Meters | None = None) -> None:
     """Serve until cancelled; what goes wrong here is said and tried again, and never ends the service.
 
     Without a port of its own (`GYRE_EDGE_PORT`) its address stands in `<run folder>/edge/<service>[-<cell>].json`.
@@ -81,14 +94,14 @@ async def serve_edge(place: Place, position: Callable[[], Awaitable[Position]], 
     note = place.folder / "edge" / f"{place.service if cell is None else f'{place.service}-{cell}'}.json"
     while True:
         try:
-            await _serve(place, position, note)
+            await _serve(place, positions, note, meters)
         except Exception as error:  # noqa: BLE001 - a process's edge: the service goes on without it
             LOG.warning("edge of %s: %s; trying again in %g s", place.instance, error, _AGAIN_SECONDS)
         await asyncio.sleep(_AGAIN_SECONDS)
 
 
-async def _serve(place: Place, position: Callable[[], Awaitable[Position]], note: Path) -> None:
-    broker, app = application(place, position)
+async def _serve(place: Place, positions: Positions, note: Path, meters: Meters | None) -> None:
+    broker, app = application(place, positions, meters or Meters(place))
     port = int(os.environ.get(PORT, "0"))
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -140,7 +153,7 @@ def _noted(note: Path, place: Place, port: int) -> Iterator[None]:
                 note.unlink()
 
 
-def application(place: Place, position: Callable[[], Awaitable[Position]]) -> tuple[NatsBroker, AsgiFastStream]:
+def application(place: Place, positions: Positions, meters: Meters) -> tuple[NatsBroker, AsgiFastStream]:
     """The FastStream broker and app of one process; its owner starts and stops the broker."""
     login = credentials.login(place.url, place.folder, place.service)
     inbox = login.inbox(place.service)
@@ -149,6 +162,7 @@ def application(place: Place, position: Callable[[], Awaitable[Position]]) -> tu
         name=f"{place.instance}-edge",
         security=SASLPlaintext(login.user, login.password) if login.user else None,
         inbox_prefix=f"_INBOX.{inbox}",
+        middlewares=(NatsPrometheusMiddleware(registry=meters.registry, app_name=place.instance),),
         max_reconnect_attempts=-1,
         reconnect_time_wait=1,
         logger=None,
@@ -156,20 +170,22 @@ def application(place: Place, position: Callable[[], Awaitable[Position]]) -> tu
 
     @broker.subscriber(subjects.command(place.run, place.service, "status"), inbox_prefix=f"_INBOX.{inbox}.".encode())
     async def status() -> Status:
-        return await status_of(place, position)
+        return await status_of(place, positions)
 
     @get
     async def health(_: Scope) -> AsgiResponse:
-        return _answer(await status_of(place, position), 200)
+        return _answer(await status_of(place, positions), 200)
 
     @get
     async def ready(_: Scope) -> AsgiResponse:
-        found = await status_of(place, position)
+        found = await status_of(place, positions)
         return _answer(found, 200 if found.ready else 503)
 
     @get
     async def metrics(_: Scope) -> AsgiResponse:
-        return AsgiResponse(_exposition(await status_of(place, position)), 200, {"content-type": "text/plain"})
+        found = await _positions(positions)
+        meters.standing(_is_ready(found), found)
+        return AsgiResponse(meters.exposition(), 200, {"content-type": CONTENT_TYPE_LATEST})
 
     @get
     async def asyncapi(_: Scope) -> AsgiResponse:
@@ -181,29 +197,31 @@ def application(place: Place, position: Callable[[], Awaitable[Position]]) -> tu
     return broker, app
 
 
-async def status_of(place: Place, position: Callable[[], Awaitable[Position]]) -> Status:
+async def status_of(place: Place, positions: Positions) -> Status:
     """How a process does now; never raises."""
-    found = None
-    with suppress(TimeoutError, BusError):
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            found = await position()
+    found = await _positions(positions)
+    ev = found.get("EV")
     return Status(
         run=place.run,
         service=place.service,
         instance=place.instance,
-        sequence=found.sequence if found else None,
-        lag=found.lag if found else None,
-        ready=found is not None and found.lag < READY_LAG,
+        sequence=ev.sequence if ev else None,
+        lag=ev.lag if ev else None,
+        ready=_is_ready(found),
     )
+
+
+async def _positions(positions: Positions) -> Mapping[str, Position]:
+    """Where the process stands; nothing where its log does not answer in time."""
+    with suppress(TimeoutError, BusError):
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            return await positions()
+    return {}
+
+
+def _is_ready(found: Mapping[str, Position]) -> bool:
+    return "EV" in found and found["EV"].lag < READY_LAG
 
 
 def _answer(status: Status, code: int) -> AsgiResponse:
     return AsgiResponse(status.model_dump_json().encode(), code, _JSON)
-
-
-def _exposition(status: Status) -> bytes:
-    """Prometheus text; an unknown number is left out. Labels are few and fixed."""
-    labels = f'{{run="{status.run}",service="{status.service}",instance="{status.instance}"}}'
-    numbers = {"gyre_sequence": status.sequence, "gyre_replay_lag": status.lag, "gyre_ready": int(status.ready)}
-    lines = (f"# TYPE {name} gauge\n{name}{labels} {value}\n" for name, value in numbers.items() if value is not None)
-    return "".join(lines).encode()

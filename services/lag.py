@@ -4,12 +4,14 @@ A service that works through a queue only has no reader and no lag. One that kee
 offices: 4096 messages at most) counts as having read what lies there.
 """
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from bus import subjects
+from bus.errors import BusError
 from bus.log import BusPort, Expect, Log, Parked, Queue, QueueName, Raw, Stored
 from schemas.envelope import Commit
 
@@ -28,6 +30,16 @@ class Position(NamedTuple):
         return max(0, self.head - self.sequence)
 
 
+class Ear(Protocol):
+    """Hears what a process says."""
+
+    def said(self, commit: Commit, seconds: float) -> None:
+        """A commit was stored, so many seconds after it was said."""
+
+    def refused(self, error: BusError) -> None:
+        """A commit was not stored, or it is unknown whether it was."""
+
+
 @dataclass(slots=True, eq=False)
 class _Reader:
     """One session of `read`; `sequence` is the last message after which the next one was asked for."""
@@ -39,16 +51,25 @@ class _Reader:
 class FollowedLog:
     """A log that knows how far its readers got; implements `Log`."""
 
-    def __init__(self, log: Log) -> None:
-        """Follow the readers of this log."""
-        self._log = log
+    def __init__(self, log: Log, ear: Ear | None = None) -> None:
+        """Follow the readers of this log, and tell the ear what is said."""
+        self._log, self._ear = log, ear
         self._readers: set[_Reader] = set()
         self.used = False
         """Whether anything was ever read."""
 
     async def append(self, subject: str, commit: Commit, expect: Expect | None = None) -> int:
         """See `Log`."""
-        return await self._log.append(subject, commit, expect)
+        if self._ear is None:
+            return await self._log.append(subject, commit, expect)
+        began = time.monotonic()
+        try:
+            sequence = await self._log.append(subject, commit, expect)
+        except BusError as error:
+            self._ear.refused(error)
+            raise
+        self._ear.said(commit, time.monotonic() - began)
+        return sequence
 
     async def read(self, after: int = 0, *filters: str) -> AsyncGenerator[Stored, None]:
         """See `Log`."""
@@ -105,10 +126,10 @@ class FollowedLog:
 class FollowedBus:
     """A bus that knows how far its service got; implements `BusPort`."""
 
-    def __init__(self, bus: BusPort) -> None:
-        """Follow what is read through this bus from now on."""
+    def __init__(self, bus: BusPort, ear: Ear | None = None) -> None:
+        """Follow what is read through this bus from now on, and tell the ear what is said."""
         self.run, self.service, self.instance, self.blobs = bus.run, bus.service, bus.instance, bus.blobs
-        self._bus, self._ev = bus, FollowedLog(bus.ev)
+        self._bus, self._ev, self._calls = bus, FollowedLog(bus.ev, ear), FollowedLog(bus.calls, ear)
         self._works = False
 
     @property
@@ -119,7 +140,7 @@ class FollowedBus:
     @property
     def calls(self) -> Log:
         """See `BusPort`."""
-        return self._bus.calls
+        return self._calls
 
     def queue(self, name: QueueName) -> Queue:
         """See `BusPort`."""
@@ -147,3 +168,10 @@ class FollowedBus:
         if not self._ev.used and not self._works:
             return Position(0, await self._ev.head())
         return await self._ev.position()
+
+    async def positions(self) -> dict[str, Position]:
+        """Where the service stands in each log that it reads."""
+        found = {"EV": await self.position()}
+        if self._calls.used:
+            found["CALL"] = await self._calls.position()
+        return found

@@ -5,7 +5,7 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import aiohttp
 import nats
 import pytest
 from nats.aio.client import Client
+from prometheus_client.parser import text_string_to_metric_families
 
 from bus import subjects
 from bus.errors import Unavailable
@@ -24,8 +25,9 @@ from bus.server import NatsServer
 from gyre.config import Config
 from schemas.refs import WeightsRef
 from schemas.runs import RunStarted, TimerFired
-from services.edge import READY_LAG, application, beside, serve_edge, status_of
+from services.edge import READY_LAG, Positions, application, beside, serve_edge, status_of
 from services.lag import FollowedBus, Position
+from services.meters import Meters
 from services.place import Note, Place
 
 
@@ -45,14 +47,14 @@ async def say(bus: BusPort, folder: Path, *services: str) -> None:
         await bus.ev.append(place.subject("timer"), commit)
 
 
-def at(sequence: int, head: int) -> Callable[[], Awaitable[Position]]:
-    async def position() -> Position:
-        return Position(sequence, head)
+def at(sequence: int, head: int) -> Positions:
+    async def positions() -> dict[str, Position]:
+        return {"EV": Position(sequence, head)}
 
-    return position
+    return positions
 
 
-async def unreachable() -> Position:
+async def unreachable() -> dict[str, Position]:
     raise Unavailable("url memory: no answer")
 
 
@@ -65,11 +67,19 @@ async def noted(path: Path) -> dict[str, Any]:
     return found
 
 
+def numbers(text: str) -> dict[tuple[str, str], float]:
+    """(name, the one label besides run, service and instance) -> value, of an exposition."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            more = [value for label, value in sample.labels.items() if label not in ("run", "service", "instance")]
+            found[sample.name, ",".join(more)] = sample.value
+    return found
+
+
 @asynccontextmanager
-async def serving(
-    place: Place, position: Callable[[], Awaitable[Position]], cell: int | None = None
-) -> AsyncIterator[None]:
-    task = asyncio.create_task(serve_edge(place, position, cell))
+async def serving(place: Place, positions: Positions, cell: int | None = None) -> AsyncIterator[None]:
+    task = asyncio.create_task(serve_edge(place, positions, cell))
     try:
         yield
     finally:
@@ -164,7 +174,9 @@ async def test_http_answers_with_the_status_where_the_run_folder_says(tmp_path: 
             assert answer.status == 503
             assert (await answer.json())["lag"] == READY_LAG
         async with http.get(f"{found['url']}/metrics") as answer:
-            assert f'gyre_replay_lag{{run="r",service="cell",instance="cell-a"}} {READY_LAG}' in await answer.text()
+            found = numbers(await answer.text())
+            assert found["gyre_replay_lag", "EV"] == READY_LAG
+            assert found["gyre_ready", ""] == 0
         async with http.get(f"{found['url']}/asyncapi.json") as answer:
             assert "cmd.r.cell.status" in await answer.text()
     assert not note.exists()
@@ -216,7 +228,8 @@ async def test_stopping_the_service_stops_its_edge(tmp_path: Path, server: NatsS
 
 
 def test_the_app_listens_under_an_inbox_prefix_of_its_service(tmp_path: Path) -> None:
-    broker, _ = application(place_in(tmp_path, "nats://127.0.0.1:1"), at(0, 0))
+    place = place_in(tmp_path, "nats://127.0.0.1:1")
+    broker, _ = application(place, at(0, 0), Meters(place))
     assert broker._connection_kwargs["inbox_prefix"] == "_INBOX.builder"
 
 
