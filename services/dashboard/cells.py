@@ -22,7 +22,7 @@ def cells(lanes: Sequence[Lane], at: float, *, use: bool) -> Panel:
                 "cell": lane.cell,
                 "capacity": lane.capacity,
                 "used": lane.utilisation if use else None,
-                "intervals": [[each.start, each.end, each.standing] for each in _upto(lane, at, most)],
+                "intervals": [[each.start, each.end, each.standing] for each in _thinned(lane, at, most)],
             }
             for lane in shown
         ],
@@ -37,7 +37,7 @@ def places(lanes: Sequence[Lane], at: float) -> list[list[float]]:
     changes = sorted(
         (time, change)
         for lane in lanes
-        for each in lane.intervals
+        for each in _until(lane, at)
         if each.standing == "rollout"
         for time, change in ((each.start, lane.capacity), (each.end, -lane.capacity))
         if time < at
@@ -51,16 +51,25 @@ def places(lanes: Sequence[Lane], at: float) -> list[list[float]]:
     return list(found.values())
 
 
-def _upto(lane: Lane, at: float, most: int) -> Sequence[Interval]:
-    kept = [Interval(each.start, min(each.end, at), each.standing) for each in lane.intervals if each.start < at]
+def _thinned(lane: Lane, at: float, most: int) -> Sequence[Interval]:
+    kept = _until(lane, at)
     return thin_intervals(kept, most) if len(kept) > most else kept
+
+
+def _until(lane: Lane, at: float) -> list[Interval]:
+    """Cut at a time; what a cell was last, it still is."""
+    kept = [each for each in lane.intervals if each.start < at]
+    if not kept:
+        return []
+    last = kept[-1]
+    end = at if last is lane.intervals[-1] else min(last.end, at)
+    return [*kept[:-1], Interval(last.start, end, last.standing)]
 
 
 def _standings(lanes: Sequence[Lane], at: float) -> dict[str, int]:
     """How many cells stand how."""
     found: dict[str, int] = {}
     for lane in lanes:
-        here = [each for each in lane.intervals if each.start < at]
-        if here:
-            found[here[-1].standing] = found.get(here[-1].standing, 0) + 1
+        for each in _until(lane, at)[-1:]:
+            found[each.standing] = found.get(each.standing, 0) + 1
     return found

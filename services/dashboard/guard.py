@@ -47,11 +47,11 @@ class Guard:
         self._local = is_loopback(host)
         if not self._local and not token:
             raise Unguarded(f"--host {host}: others can reach it; give a token (--token, GYRE_DASHBOARD_TOKEN)")
-        if token is not None and len(token) < LEAST:
+        if token and len(token) < LEAST:
             raise Unguarded(
                 f"--token: {len(token)} characters; give {LEAST} or more, `openssl rand -hex 16` makes some"
             )
-        self._token = token
+        self._token = token or None
         self._pass = hmac.new((token or "").encode(), b"gyre dashboard", hashlib.sha256).hexdigest()
 
     @web.middleware

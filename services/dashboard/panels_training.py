@@ -12,8 +12,8 @@ MICRO_STEPS = 240
 CELLS = 64
 
 _STEP = """
-SELECT step, wanted, opened_at, closed_at, updated_at, members FROM steps WHERE opened_at <= :at
-ORDER BY step DESC LIMIT 1
+SELECT step, wanted, opened_at, closed_at, updated_at, CASE WHEN updated_at <= :at THEN members END
+FROM steps WHERE opened_at <= :at ORDER BY step DESC LIMIT 1
 """
 _GROUPS = """
 SELECT group_id, staleness, mean FROM groups WHERE step = :step AND assigned_at <= :at ORDER BY assigned_at LIMIT 256

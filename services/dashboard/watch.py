@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,9 +16,11 @@ from gyre.config import Config
 from gyre.core.timeline import Lane
 from gyre.core.timeline_fold import TimelineFold
 from gyre.errors import GyreError
+from schemas.envelope import Event
 from schemas.runs import RunStarted
 from services.dashboard import panels_rollout, panels_training
 from services.dashboard.cells import cells
+from services.dashboard.filling import Filled, filled, is_large
 from services.dashboard.rows import changes
 from services.dashboard.store import Ask, Store
 from services.source import Source, open_source
@@ -38,7 +39,8 @@ class Moment:
 
     head: dict[str, Any]
     at: float
-    now: bool
+    use: bool
+    """Whether the sums of the lanes hold."""
     lanes: tuple[Lane, ...]
 
 
@@ -57,6 +59,8 @@ class Watch:
         self._zero = self._last = 0
         self._sequence = self._head = 0
         self._begin: dict[str, Any] = {}
+        self._counted = True
+        """Whether the timeline has heard every event, so that it knows how far the cells were used."""
         self._state, self._problem = "opening", ""
         self._kept: tuple[int, Sections] = (-1, {})
         self._building = asyncio.Lock()
@@ -69,9 +73,7 @@ class Watch:
                 try:
                     await self._read()
                 except (GyreError, BusError, OSError) as error:
-                    self._problem = str(error).splitlines()[0]
-                    _LOG.warning("%s", self._problem)
-                    await self._show()
+                    await self._trouble(str(error).splitlines()[0])
                 await asyncio.sleep(AGAIN_SECONDS)
         finally:
             keeping.cancel()
@@ -100,12 +102,12 @@ class Watch:
     async def sections(self, at: float | None = None) -> Sections:
         """What a page shows: now, or as of seconds since the first event."""
         if at is not None:
-            return await asyncio.to_thread(_sections, self.store.ask, self._moment(at))
+            return await asyncio.to_thread(sections_of, self.store.ask, self._moment(at))
         async with self._building:
             self.store.keep()
             version = self.version
             if self._kept[0] != version:
-                self._kept = version, await asyncio.to_thread(_sections, self.store.ask, self._moment(None))
+                self._kept = version, await asyncio.to_thread(sections_of, self.store.ask, self._moment(None))
             return self._kept[1]
 
     @property
@@ -119,6 +121,8 @@ class Watch:
             self._state = "reading" if self._head > self._sequence else self._settled()
             await self._show()
             try:
+                if self._sequence == 0 and await asyncio.to_thread(is_large, self.target):
+                    self._fill(await filled(Path(self.target)))
                 async with aclosing(source.ev.read(self._sequence)) as log:
                     async for stored in log:
                         self._take(stored)
@@ -127,20 +131,37 @@ class Watch:
             finally:
                 self.source = None
 
+    async def _trouble(self, line: str) -> None:
+        if line != self._problem:
+            _LOG.warning("%s", line)
+        self._problem = line
+        await self._show()
+
     def _take(self, stored: Stored) -> None:
         self._sequence = stored.sequence
         commit = stored.commit
         if commit is not None:
             self._zero = self._zero or commit.time
             self._last = max(self._last, commit.time)
-            at = (commit.time - self._zero) / 1e9
             for event in commit.events:
-                self._fold.add(at, event)
-                self.store.apply(changes(stored.sequence, at, event))
-                if isinstance(event, RunStarted):
-                    self._begin = _begun(event)
+                self._hear(stored.sequence, commit.time, event)
         if stored.sequence >= self._head:
             self._state = self._settled()
+
+    def _fill(self, found: Filled) -> None:
+        """All of a large archive at once: nothing of its log has to be read for it."""
+        self._zero, self._last, self._counted = found.zero, found.latest, False
+        self.store.apply(found.rows)
+        for told in found.told:
+            self._hear(*told)
+        self._sequence = found.head
+
+    def _hear(self, sequence: int, when: int, event: Event) -> None:
+        at = (when - self._zero) / 1e9
+        self._fold.add(at, event)
+        self.store.apply(changes(sequence, at, event))
+        if isinstance(event, RunStarted):
+            self._begin = _begun(event)
 
     def _settled(self) -> str:
         return "archive" if self.source and self.source.folder is None else "live"
@@ -168,12 +189,16 @@ class Watch:
             "seconds": self.seconds,
             "at": at,
             "began": datetime.fromtimestamp(self._zero / 1e9, UTC).isoformat(timespec="seconds") if self._zero else "",
-            "quiet": max(0.0, time.time() - self._last / 1e9) if self._last and self._state == "live" else None,
             "sequence": self._sequence,
             "head": max(self._head, self._sequence),
             **self._begin,
         }
-        return Moment(head, self.seconds if at is None else min(max(at, 0.0), self.seconds), at is None, timeline.lanes)
+        return Moment(
+            head,
+            self.seconds if at is None else min(max(at, 0.0), self.seconds),
+            at is None and self._counted,
+            timeline.lanes,
+        )
 
 
 def _begun(event: RunStarted) -> dict[str, Any]:
@@ -196,7 +221,8 @@ def _begun(event: RunStarted) -> dict[str, Any]:
     }
 
 
-def _sections(ask: Ask, moment: Moment) -> Sections:
+def sections_of(ask: Ask, moment: Moment) -> Sections:
+    """All that a page shows at first sight; its size is bounded whatever the run's length."""
     at = moment.at
     ends = {
         name: [when, detail]
@@ -205,7 +231,7 @@ def _sections(ask: Ask, moment: Moment) -> Sections:
     found = {
         "head": {**moment.head, "ends": ends},
         "counters": panels_rollout.counters(ask, at),
-        "cells": cells(moment.lanes, at, use=moment.now),
+        "cells": cells(moment.lanes, at, use=moment.use),
         "levels": panels_rollout.levels(ask, at),
         "batch": panels_training.batch(ask, at),
         "steps": panels_training.steps(ask, at),

@@ -61,8 +61,9 @@ function openRun(run) {
 
 function hear(name, section) {
   if (name !== "shown") { live[name] = section; return; }
-  if (!live.head || !live.levels || live.head.state === "opening") return;
+  if (!live.head || !live.levels) return;
   trouble(live.head.problem);
+  if (live.head.state === "opening") return;
   slider.grow(live.head.seconds, live.steps.published, live.head.state === "live");
   if (view.at === null) draw(live);
   else drawState(shown);

@@ -9,7 +9,7 @@ export async function ask(run, path, parameters = {}) {
   const query = given.length ? `?${new URLSearchParams(given)}` : "";
   if (snapshot) return fromSnapshot(path, query, parameters);
   const place = run === null ? `/api/${path}` : `/api/runs/${encodeURIComponent(run)}/${path}`;
-  const response = await fetch(place + query);
+  const response = await fetch(place + query).catch(() => later(place + query));
   const found = await response.json().catch(() => ({ error: `${response.status} ${response.statusText}` }));
   if (!response.ok) throw new Error(found.error);
   return found;
@@ -29,6 +29,12 @@ export function listen(run, sections, hear, trouble) {
   stream.addEventListener("open", () => trouble(false));
   stream.addEventListener("error", () => trouble(true));
   return () => stream.close();
+}
+
+/** A machine that changes its network drops what is under way: once more, then it is an error. */
+async function later(address) {
+  await new Promise((resolve) => { setTimeout(resolve, 300); });
+  return fetch(address);
 }
 
 function fromSnapshot(path, query, parameters) {

@@ -10,7 +10,7 @@ export function treeView(found, opens) {
   const list = el("ul", { role: "tree", class: "tree", "aria-label": `Tree of ${found.execution}` }, items.map((item) => item.node));
   if (items.length) items[0].node.tabIndex = 0;
   list.addEventListener("keydown", (event) => walk(event, items));
-  return el("div", {}, facts(found), list,
+  return el("div", {}, facts(found), items.length ? list : el("p", { class: "empty" }, "No call was recorded."),
     found.more ? el("p", { class: "note" }, `${plural(found.more, "more line")} not shown; gyre tree draws them all`) : null,
     found.links.map((each) => el("p", { class: "note" }, `${each.call} started ${each.first} of ${each.thread}`)),
     found.rejected.map((each) => el("p", { class: "note bad" }, `rejected: ${each.call}, ${each.reason}`)),

@@ -1,0 +1,186 @@
+"""The HTTP face: who is let in, what is refused, what every answer says of itself; and the page as one file."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from typer.testing import CliRunner
+
+from services.cli import app
+from services.dashboard import page
+from services.dashboard.export import export_page
+from services.dashboard.guard import POLICY, Guard, Unguarded, is_loopback
+from services.dashboard.runs import Runs, UnknownRun
+from services.dashboard.server import served
+from tests.dashboard.conftest import Told
+from tests.dashboard.tale import HOSTILE
+
+TOKEN = "0123456789abcdef"
+ASSETS = Path(page.__file__).parent / "assets"
+
+
+@asynccontextmanager
+async def empty(
+    folder: Path, token: str | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[Callable[..., object]]:
+    """A dashboard over a folder without runs; gives what asks it."""
+    async with (
+        served(Runs(None, folder), Guard(host, token), "127.0.0.1", 0) as url,
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as client,
+    ):
+
+        async def ask(path: str, method: str = "GET", **headers: str) -> aiohttp.ClientResponse:
+            told = {name.replace("_", "-"): value for name, value in headers.items()}
+            return await client.request(method, url + path, headers=told, allow_redirects=False)
+
+        yield ask
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("127.0.0.1:8080", 200),
+        ("[::1]:9", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("", 421),
+    ],
+)
+async def test_only_names_of_this_machine_are_answered(tmp_path: Path, host: str, status: int) -> None:
+    async with empty(tmp_path) as ask:
+        assert (await ask("api/runs", Host=host)).status == status
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_nothing_can_be_changed(tmp_path: Path, method: str) -> None:
+    async with empty(tmp_path) as ask:
+        assert (await ask("api/runs", method)).status == 405
+
+
+async def test_every_answer_carries_the_pages_own_rules(tmp_path: Path) -> None:
+    async with empty(tmp_path) as ask:
+        for path in ("", "api/runs", "assets/app.js", "nothing", "api/runs/none/live"):
+            answer = await ask(path)
+            assert answer.headers["Content-Security-Policy"] == POLICY, path
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_without_the_token_nothing_is_said_but_health(tmp_path: Path) -> None:
+    async with empty(tmp_path, TOKEN) as ask:
+        for path in ("", "api/runs", "assets/app.js", "?token=wrong", "api/runs?token="):
+            assert (await ask(path)).status == 401, path
+        assert (await ask("", Cookie=f"gyre_dashboard={TOKEN}")).status == 401
+        assert (await ask("api/runs", Authorization=f"Bearer {TOKEN}")).status == 200
+        assert await (await ask("health")).json() == {"ok": True}
+
+
+async def test_the_token_is_exchanged_for_a_cookie_that_is_not_the_token(tmp_path: Path) -> None:
+    async with empty(tmp_path, TOKEN) as ask:
+        welcome = await ask(f"?token={TOKEN}&x=1")
+        assert (welcome.status, welcome.headers["Location"]) == (303, "/?x=1")
+        cookie = welcome.headers["Set-Cookie"]
+        assert TOKEN not in cookie
+        assert {"HttpOnly", "SameSite=Strict"} <= {part.strip() for part in cookie.split(";")}
+        assert (await ask("", Cookie=cookie.partition(";")[0])).status == 200
+
+
+def test_a_network_is_not_served_without_a_token_that_cannot_be_guessed() -> None:
+    with pytest.raises(Unguarded, match=r"^--host 0\.0\.0\.0: .*--token"):
+        Guard("0.0.0.0", None)
+    with pytest.raises(Unguarded, match="16 or more"):
+        Guard("0.0.0.0", "short")
+    assert [is_loopback(each) for each in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.org")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+
+
+async def test_what_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
+    async with empty(tmp_path) as ask:
+        for path in (
+            "api/runs/..%2F..%2Fetc/overview",
+            "api/runs/none/tree/x",
+            "assets/..%2Fpage.py",
+            "assets/none.js",
+        ):
+            answer = await ask(path)
+            assert answer.status == 404, path
+            assert set(await answer.json()) == {"error"}
+    with pytest.raises(UnknownRun, match="neither an archive"):
+        Runs("nothing", tmp_path)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_parameters_that_cannot_be_are_refused_by_name(told: Told) -> None:
+    async with aiohttp.ClientSession() as client:
+        for path, named in (
+            ("overview?at=x", "at"), ("overview?at=-1", "at"), ("overview?at=nan", "at"), ("executions?page=x", "page"),
+            ("executions?sort=no", "sort"), ("tasks?page=1e9", "page"), ("sample/x0-0/x0-0-c1?from=-1", "from"),
+        ):  # fmt: skip
+            answer = await client.get(f"{told.archived}api/runs/tale/{path}")
+            assert (answer.status, (await answer.json())["error"].partition(" ")[0]) == (400, named), path
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_news_come_section_by_section_and_only_what_changed(told: Told) -> None:
+    async with aiohttp.ClientSession() as client, client.get(f"{told.archived}api/runs/tale/live") as stream:
+        assert stream.content_type == "text/event-stream"
+        names = []
+        async for line in stream.content:
+            if line.startswith(b"event: "):
+                names.append(line.decode().split()[1])
+            if names.count("counters") and names[-1] == "shown":
+                break
+        assert {"head", "cells", "levels", "batch", "steps", "ends", "groups", "tasks"} <= set(names)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_an_exported_page_holds_no_markup_of_others_and_refers_to_nothing(told: Told) -> None:
+    text, kept = await export_page(str(told.archive), told.runs, 48)
+    assert kept == 48
+    assert HOSTILE not in text
+    assert text.count("<script") == 2
+    assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', text) == []
+    assert "token_digest" not in text
+    answers = json.loads(re.search(r'<script type="application/json" id="answers">(.*?)</script>', text, re.DOTALL)[1])
+    assert HOSTILE in json.dumps(answers).replace('\\"', '"').replace('\\\\"', '"')
+
+
+def test_every_asset_is_named_and_every_name_is_an_asset() -> None:
+    assert {path.name for path in ASSETS.iterdir()} == page.ASSETS | {"index.html"}
+
+
+def test_modules_need_only_those_before_them_and_share_no_name() -> None:
+    seen: set[str] = set()
+    names: dict[str, str] = {}
+    for module in page.MODULES:
+        text = (ASSETS / module).read_text()
+        assert set(re.findall(r'from "\./(.*?)"', text)) <= seen, module
+        seen.add(module)
+        for name in re.findall(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", text, re.MULTILINE):
+            assert name not in names, f"{name} is in {module} and {names.get(name)}"
+            names[name] = module
+
+
+def test_scripts_never_read_text_as_markup() -> None:
+    forbidden = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc|javascript:"
+    )
+    assert [path.name for path in ASSETS.glob("*.js") if forbidden.search(path.read_text())] == []
+    assert re.findall(r"\son\w+=|style=|<script(?! type=\"module\" src=)", (ASSETS / "index.html").read_text()) == []
+
+
+def test_the_commands_say_what_to_do(tmp_path: Path) -> None:
+    for arguments, said in (
+        (("dashboard", "--host", "0.0.0.0"), "--token"),
+        (("dashboard", "nothing"), "neither an archive"),
+        (("export-page", "nothing", "-o", str(tmp_path / "p.html")), "neither an archive nor a run"),
+    ):
+        result = CliRunner().invoke(app, arguments, env={"GYRE_DASHBOARD_TOKEN": ""})
+        assert result.exit_code == 1
+        assert said in result.stderr
+        assert result.stderr.count("\n") == 1
