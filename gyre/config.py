@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from gyre.config_engine import EngineSection
 from gyre.config_file import problems_of, read_table
 from gyre.config_modelled import ModelledSection
 from gyre.config_schedule import CellsSection, ScheduleSection, check_placement
@@ -233,6 +234,7 @@ class Config(Section):
     run: RunSection = RunSection()
     model: ModelSection = ModelSection()
     modelled: ModelledSection = ModelledSection()
+    engine: EngineSection = EngineSection()
     tasks: TasksSection = TasksSection()
     schedule: ScheduleSection = ScheduleSection()
     cells: CellsSection = CellsSection()

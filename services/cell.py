@@ -9,7 +9,8 @@ from bus import subjects
 from bus.log import BusPort
 from gyre.core import cell
 from gyre.core.cell import Deed
-from gyre.engines.port import Engine
+from gyre.engines.port import Engine, EngineError
+from gyre.errors import GyreError
 from schemas.roles import CellRegistered
 from services.address import listening, reached
 from services.cell_desk import Desk
@@ -20,6 +21,10 @@ from services.memory import share_one_arena
 from services.place import Place
 from services.replica import Replica, load_replica
 from services.slots import in_slot
+
+
+class EngineGone(GyreError):
+    """The engine ended, and its cell with it: whoever supervises the cell starts both anew."""
 
 
 class CellAgent:
@@ -67,8 +72,15 @@ class CellAgent:
         place, bus = self._desk.place, self._desk.bus
         subject = subjects.hint(place.run, "heartbeat", self._desk.index)
         while True:
+            await self._check_engine()
             await bus.tell(subject, place.instance.encode())
             await asyncio.sleep(place.config.cells.heartbeat_seconds)
+
+    async def _check_engine(self) -> None:
+        try:
+            await self._engine.health()
+        except EngineError as error:
+            raise EngineGone(f"cell {self._desk.index}: {error}") from error
 
     async def _act(self, url: str) -> None:
         desk = self._desk

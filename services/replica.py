@@ -1,8 +1,10 @@
 """What lies in a cell's memory: an engine, a trainer, and the door to the reductions of gradients."""
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bus.ports import any_port
 from gyre.config import Config
 from gyre.engines.port import Engine
 from gyre.models.load import MODELLED
@@ -37,7 +39,7 @@ def load_replica(place: Place, index: int) -> Replica:
 
     config = place.config
     torch.set_num_threads(config.cells.threads)
-    engine = modelled_engine(config) if config.model.path == MODELLED else _torch_engine(config)
+    engine = modelled_engine(config) if config.model.path == MODELLED else _engine(place, index)
     trainer = _trainer(config) if index < config.cells.count else None
     return Replica(engine, trainer, Reducer(place.folder, index, place.instance, REDUCTION_SECONDS, reached()))
 
@@ -47,6 +49,34 @@ def _torch_engine(config: Config) -> Engine:
     from gyre.models.load import find_model, load_model
 
     return TorchEngine(load_model(find_model(config.model.path))[0], rows=config.cells.concurrency)
+
+
+def _engine(place: Place, index: int) -> Engine:
+    return _sglang_engine(place, index) if place.config.engine.kind == "sglang" else _torch_engine(place.config)
+
+
+def _sglang_engine(place: Place, index: int) -> Engine:
+    """An engine over a cell's server, which starts when it is first given weights. Raises `ModelError`."""
+    from gyre.engines.sglang import cache
+    from gyre.engines.sglang.engine import SglangEngine
+    from gyre.engines.sglang.server import ManagedServer, RunningServer, Server
+    from gyre.models.load import find_model
+
+    chosen, model = place.config.engine, find_model(place.config.model.path)
+    server: Server
+    if chosen.url:
+        server = RunningServer(chosen.url.replace("{cell}", str(index)))
+    else:
+        shared = chosen.shared_cache
+        server = ManagedServer(
+            model,
+            any_port("127.0.0.1"),
+            place.folder / "logs" / f"sglang-{index}.log",
+            (*(cache.arguments() if shared else ()), *chosen.arguments),
+            chosen.python or sys.executable,
+            (cache.environment(place.folder / "kv") if shared else {}) | chosen.environment,
+        )
+    return SglangEngine(server, model, instance=place.instance, shared_cache=chosen.shared_cache)
 
 
 def load_trainer(config: Config) -> Trainer:

@@ -32,6 +32,7 @@ from gyre.engines.port import (
     Finish,
     GenerateRequest,
     Generation,
+    Health,
     RequestRefused,
     check_context,
     packed,
@@ -123,6 +124,11 @@ class SglangEngine(Remembered):
             waited,
             flight.engine_seconds,
         )
+
+    async def health(self) -> Health:
+        """See `Generator`."""
+        self._server.check()
+        return await super().health()
 
     async def abort(self, request_id: str) -> None:
         """See `Generator`."""

@@ -30,6 +30,10 @@ class Server(Protocol):
         """See that it serves; whether it was started anew. EngineUnavailable, EngineFailed."""
         ...
 
+    def check(self) -> None:
+        """Raise EngineUnavailable when it is known to have ended."""
+        ...
+
     async def stop(self) -> None:
         """End it, if it is ours."""
         ...
@@ -45,6 +49,9 @@ class RunningServer:
         """See `Server`: it has to answer now."""
         await client.info()
         return False
+
+    def check(self) -> None:
+        """See `Server`: only who asks it something finds out."""
 
     async def stop(self) -> None:
         """See `Server`: it lives on."""
@@ -95,6 +102,11 @@ class ManagedServer:
             )
         await self._answers(client, self._process)
         return True
+
+    def check(self) -> None:
+        """See `Server`."""
+        if self._process is not None and (code := self._process.returncode) is not None:
+            raise EngineUnavailable(f"SGLang ended with {code}: {self._last_line()}; see {self.log}")
 
     async def stop(self) -> None:
         """See `Server`."""

@@ -23,21 +23,21 @@ def register():
 def _copy_with_torch():
     from sglang.srt.mem_cache.pool_host import mha
 
-    def layers(sources, targets, source_indices, target_indices, page_size):
-        for source, target in zip(sources, targets, strict=True):
-            target[target_indices] = source[source_indices].to(target.dtype)
+    def layers(src_layers, dst_layers, src_indices, dst_indices, page_size):
+        for source, target in zip(src_layers, dst_layers, strict=True):
+            target[dst_indices] = source[src_indices].to(target.dtype)
 
-    def load_layer(sources, targets, source_indices, target_indices, layer, page_size):
-        page, place = source_indices // page_size, source_indices % page_size
-        for source, target in zip(sources, targets, strict=True):
-            target[target_indices] = source[page, layer, place].reshape(target[target_indices].shape)
+    def load_layer(src_ptrs, dst_ptrs, src_indices, dst_indices, layer_id, page_size):
+        page, place = src_indices // page_size, src_indices % page_size
+        for source, target in zip(src_ptrs, dst_ptrs, strict=True):
+            target[dst_indices] = source[page, layer_id, place].reshape(target[dst_indices].shape)
 
-    def store_layers(sources, targets, source_indices, target_indices, page_size):
-        page, place = target_indices // page_size, target_indices % page_size
-        each = len(sources) // len(targets)
-        for number, target in enumerate(targets):
+    def store_layers(src_ptrs, dst_ptrs, src_indices, dst_indices, page_size):
+        page, place = dst_indices // page_size, dst_indices % page_size
+        each = len(src_ptrs) // len(dst_ptrs)
+        for number, target in enumerate(dst_ptrs):
             for layer in range(each):
-                found = sources[number * each + layer][source_indices]
+                found = src_ptrs[number * each + layer][src_indices]
                 target[page, layer, place] = found.reshape(target[page, layer, place].shape)
 
     mha.transfer_kv_direct = layers

@@ -1,0 +1,33 @@
+"""The table [engine]: what rollouts are generated with."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from gyre.config_section import Section, refuse
+
+
+class EngineSection(Section):
+    """The rollout engine of each cell; not read where model.path is "modelled"."""
+
+    kind: Literal["torch", "sglang"] = "torch"
+    """"torch": in the cell's own process; "sglang": a server that the cell starts, or that runs already."""
+    url: str = ""
+    """Of a server that runs already, with {cell} for the cell's index; empty: each cell starts one of its own."""
+    python: str = ""
+    """Interpreter that has SGLang; empty: the one that runs gyre."""
+    arguments: tuple[str, ...] = ()
+    """Further arguments of `sglang.launch_server`: device, parallelism, memory."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """What the server's environment has besides the cell's."""
+    shared_cache: bool = False
+    """Keep keys and values in a folder of the run that all cells' servers read, so that an execution that moves finds
+    its own there (hierarchical caching); otherwise they are computed anew."""
+
+    @model_validator(mode="after")
+    def _only_sglang_has_a_server(self) -> Self:
+        if self.kind == "torch":
+            for field in ("url", "python", "arguments", "environment", "shared_cache"):
+                if value := getattr(self, field):
+                    raise refuse(f"engine.{field}", value, 'is of a server; set engine.kind = "sglang" or leave it out')
+        return self
