@@ -6,7 +6,7 @@ EXTRAS ?= dev,torch,analytics,chdb,smollm2,plot,otel
 BIN := .venv/bin
 PACKAGES := schemas bus gyre services
 
-.PHONY: setup demo test lint format types imports check test-harnesses test-backends test-compose events smollm2 clean
+.PHONY: setup demo test lint format types imports check test-harnesses test-backends test-compose events pictures smollm2 clean
 
 setup: .venv/stamp
 
@@ -67,6 +67,10 @@ test-compose: setup
 # Writes what docs/events says about schemas/ (a test checks that it is up to date).
 events: setup
 	$(BIN)/python -m schemas.export docs/events
+
+# Runs a demo and takes the dashboard's pictures of it in headless Chromium; of an archive: PICTURES=run.jsonl.zst
+pictures: setup
+	$(BIN)/python -m tests.dashboard.pictures $(PICTURES)
 
 clean:
 	rm -rf .venv .venv-backends .mypy_cache .ruff_cache .pytest_cache .hypothesis

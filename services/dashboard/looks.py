@@ -94,7 +94,10 @@ async def call(source: Source, name: str) -> Found:
     matched = found.get("matched", ())
     return {
         **plain,
-        "matched": [_message(each) | {"targets": targets.get(each.get("call"), 0)} for each in matched[-MESSAGES:]],
+        "matched": [
+            _message(each) | {"targets": targets.get(each["call"], 0) if each["answer"] else 0}
+            for each in matched[-MESSAGES:]
+        ],
         "matched_more": max(0, len(matched) - MESSAGES),
         "new": [_message(each) for each in found.get("new", ())[:MESSAGES]],
         "reply": [_message(each) for each in found.get("reply", ())],
