@@ -9,7 +9,7 @@ from typing import Literal
 import nats.errors
 from nats.aio.msg import Msg
 
-from bus import codec, credentials, reader, streams, subjects, users
+from bus import attached, codec, credentials, reader, streams, subjects, users
 from bus.blobs import Blobs
 from bus.errors import Conflict
 from bus.link import Link
@@ -18,6 +18,7 @@ from bus.publisher import Publisher, WrongSequence
 from bus.room import Room, rooms
 from bus.workqueue import Poison, WorkQueue, decode, parked
 from schemas.envelope import COMMIT, Commit
+from schemas.speakers import Stream
 
 PATIENCE_SECONDS = 60.0
 _LISTEN_MOST = 4096
@@ -186,6 +187,24 @@ class Bus:
     def queue(self, name: QueueName) -> WorkQueue:
         """See `BusPort`; each call is one more worker's end."""
         return WorkQueue(self._link, self.blobs, self.run, name)
+
+    @property
+    def url(self) -> str:
+        """Of the server, without a login."""
+        return self._link.url
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._link.up.is_set()
+
+    async def grant(self, stream: Stream, user: str, after: int, filter: str = "", *, kept: bool = False) -> None:  # noqa: A002
+        """Make the one consumer of an attached user; see `bus.attached`."""
+        await attached.grant(self._link, attached.name_of(self.run, stream), user, after, filter, kept=kept)
+
+    async def revoke(self, stream: Stream, user: str) -> None:
+        """Drop the consumer of an attached user."""
+        await attached.revoke(self._link, attached.name_of(self.run, stream), user)
 
     async def room(self) -> tuple[Room, Room]:
         """How much EV and CALL may still take. Raises `NoStream`, `Unavailable`."""

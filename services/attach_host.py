@@ -1,0 +1,201 @@
+"""A run as somebody's attached consumer needs it: a user of its own, consumers made for it, a server that serves.
+
+The server of a run that ended, or ends meanwhile, is kept serving for as long as somebody reads; who leaves last stops
+it, unless somebody else had started it.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bus import credentials, subjects, users
+from bus.errors import BusError, Unavailable
+from bus.jetstream import Bus
+from bus.server import NatsServer
+from gyre.errors import GyreError
+from schemas.runs import RunFinished
+from schemas.speakers import Stream
+from services.place import Note, new_instance
+
+FOLDER = "attached"
+"""Of the run folder: positions, and the places that are taken."""
+_LOOK_SECONDS = 0.5
+_CONNECT_SECONDS = 5.0
+_TRIES = 12
+_STREAMS: tuple[Stream, ...] = ("EV", "CALL")
+
+
+class AttachError(GyreError):
+    """A consumer cannot be attached here; one line with the way out."""
+
+
+@dataclass(slots=True)
+class Host:
+    """A run, and the user that reads it."""
+
+    note: Note
+    folder: Path
+    bus: Bus
+    server: NatsServer | None
+    user: str
+    filters: dict[Stream, str] = field(default_factory=dict)
+    """Log -> the filter under which the consumer reads it, once it has asked."""
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it has."""
+    at_rest: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once nothing more can come."""
+
+    async def until(self) -> dict[str, int]:
+        """Log -> the last sequence there is for this consumer."""
+        logs = {"EV": self.bus.ev, "CALL": self.bus.calls}
+        found = {}
+        for stream, filter_ in self.filters.items():
+            last = await logs[stream].last(filter_)
+            found[stream] = last.sequence if last else 0
+        return found
+
+    async def give(self, stream: Stream, after: int, filter: str) -> None:  # noqa: A002 - the word of the Log port
+        """Make the consumer anew."""
+        await self.bus.grant(stream, self.user, after, filter)
+        self.filters[stream] = filter
+        self.asked.set()
+
+    def login(self) -> credentials.Login:
+        """The consumer's own. Raises `AttachError` where only a login that may do more is to be had."""
+        found = credentials.login(self.bus.url, self.folder, self.user)
+        if found.user not in ("", self.user):
+            raise AttachError(
+                f"user {self.user}: has no password here, and {found.user} may do too much for a consumer of yours; "
+                f"set {credentials.ELSEWHERE} to DIR/users of `gyre users {self.note.run} --out DIR`"
+            )
+        return found
+
+
+@asynccontextmanager
+async def hosted(folder: Path) -> AsyncIterator[Host]:
+    """A place at the run in this folder, served until the end. Raises `AttachError`, `BusError`."""
+    note = Note.read(folder)
+    server = note.server(folder)
+    with place_for(folder) as user:
+        try:
+            if server is not None:
+                await _start(folder, server)
+            host = Host(note, folder, await _connected(folder, note, server), server, user)
+            watching = asyncio.create_task(_watch(host))
+            try:
+                yield host
+                await _dropped(host.bus, user)
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                await host.bus.close()
+        finally:
+            if server is not None:
+                await asyncio.to_thread(_leave, folder, note, user)
+
+
+@contextmanager
+def place_for(folder: Path) -> Iterator[str]:
+    """One of the users for attached consumers, until this process ends at the latest. Raises `AttachError`."""
+    (folder / FOLDER).mkdir(exist_ok=True)
+    for user in users.ATTACHED:
+        with (folder / FOLDER / f"{user}.lock").open("w") as file:
+            if _locked(file.fileno(), fcntl.LOCK_EX):
+                yield user
+                return
+    raise AttachError(f"run {folder.name}: {len(users.ATTACHED)} consumers are attached, which is all there may be")
+
+
+def is_supervised(folder: Path) -> bool:
+    """Whether a `gyre` keeps this run's processes alive now, on this machine."""
+    return _is_held(folder / "control.lock")
+
+
+async def _watch(host: Host) -> None:
+    """Tell when nothing more can come; keep the run's own server serving once nobody else does."""
+    if host.server is None:
+        await _finished(host.bus)
+        host.at_rest.set()
+        return
+    if not (host.server.adopted and is_supervised(host.folder)):
+        host.at_rest.set()
+    while True:
+        if not host.bus.connected and not is_supervised(host.folder):
+            await _start(host.folder, host.server)
+            host.at_rest.set()
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _finished(bus: Bus) -> None:
+    """Returns when the run has said its last word."""
+    said = bus.ev.read(0, subjects.ev(bus.run, "scheduler", "run"))
+    async with contextlib.aclosing(said):
+        async for stored in said:
+            if stored.commit and any(isinstance(event, RunFinished) for event in stored.commit.events):
+                return
+
+
+async def _start(folder: Path, server: NatsServer) -> None:
+    await asyncio.to_thread(server.start)
+    if not server.adopted:
+        _mark(folder).write_text(str(server.pid))
+
+
+async def _connected(folder: Path, note: Note, server: NatsServer | None) -> Bus:
+    """Connect; a server that was adopted may have been about to stop."""
+    for left in reversed(range(_TRIES)):
+        url, instance = server.url if server else note.url, new_instance(users.READER)
+        try:
+            return await Bus.connect(url, note.run, users.READER, instance, folder, patience_seconds=_CONNECT_SECONDS)
+        except Unavailable:
+            if not left:
+                raise
+            if server is not None and not is_supervised(folder):
+                await _start(folder, server)
+    raise AssertionError("the last try raises")
+
+
+def _leave(folder: Path, note: Note, user: str) -> None:
+    """Stop a server that was started for those who are attached, if nobody is left who needs it."""
+    others = (each for each in users.ATTACHED if each != user)
+    if is_supervised(folder) or any(_is_held(folder / FOLDER / f"{other}.lock") for other in others):
+        return
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        serving = json.loads((folder / "nats/server.json").read_text())["pid"]
+        if _mark(folder).read_text() == str(serving) and (server := note.server(folder)):
+            server.stop()
+            _mark(folder).unlink()
+
+
+def _mark(folder: Path) -> Path:
+    """Holds the pid of the server that was started for those who are attached."""
+    return folder / FOLDER / "server"
+
+
+async def _dropped(bus: Bus, user: str) -> None:
+    """What the server would forget by itself a minute later."""
+    with contextlib.suppress(BusError, TimeoutError):
+        async with asyncio.timeout(_LOOK_SECONDS):
+            for stream in _STREAMS:
+                await bus.revoke(stream, user)
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with path.open() as file:
+            return not _locked(file.fileno(), fcntl.LOCK_SH)
+    except OSError:
+        return False
+
+
+def _locked(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
