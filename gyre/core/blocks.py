@@ -9,9 +9,9 @@ from typing import TypeAlias, TypeVar
 
 Value = TypeVar("Value")
 Blocks: TypeAlias = dict[int, dict[int, Value]]
-"""Block number (key // 64) -> key -> value. Never changed in place."""
+"""Block number (key // 32) -> key -> value. Never changed in place."""
 
-_BITS = 6
+_BITS = 5
 
 
 def get(blocks: Blocks[Value], key: int) -> Value | None:
@@ -24,8 +24,11 @@ def put(blocks: Blocks[Value], key: int, value: Value) -> Blocks[Value]:
     """The same map with this value under this key."""
     number = key >> _BITS
     block = blocks.get(number)
-    new = {key: value} if block is None else {**block, key: value}
-    return {**blocks, number: new}
+    new = {} if block is None else block.copy()
+    new[key] = value
+    changed = blocks.copy()
+    changed[number] = new
+    return changed
 
 
 def drop(blocks: Blocks[Value], key: int) -> Blocks[Value]:

@@ -28,8 +28,9 @@ from schemas.training import GroupAssigned
 Standing = Literal["open", "ready", "assigned"]
 
 
-class Group(NamedTuple):  # the quickest of frozen things: one is made for every event of an execution
-    """One group under way: sets of its executions, bit i standing for the one at place i."""
+@dataclass(slots=True)
+class Group:
+    """One group under way: sets of its executions, bit i standing for the one at place i; never changed."""
 
     queued: int = 0
     """Neither granted, launched nor cancelled."""
@@ -115,9 +116,9 @@ def _execution_dispatched(plan: Plan, state: Dispatch, event: ExecutionDispatche
     if group is None or event.execution != execution_name(index, place):
         return state
     if plan.launch_order == "longest_predicted" and not group.queued:
-        group = group._replace(predicted=predict(state.pace, plan.task_number(index)))
+        group = replace(group, predicted=predict(state.pace, plan.task_number(index)))
     new = group.now(group.queued | 1 << place, group.granted, group.running)
-    return _put(plan, state, index, new, dispatched=1)
+    return _put(plan, state, index, new, _DISPATCHED)
 
 
 def _granted(plan: Plan, state: Dispatch, event: LaunchGranted) -> Dispatch:
@@ -128,7 +129,7 @@ def _granted(plan: Plan, state: Dispatch, event: LaunchGranted) -> Dispatch:
     if not group.queued & bit:
         return state
     new = group.now(group.queued ^ bit, group.granted | bit, group.running)
-    return _put(plan, state, index, new, granted=1)
+    return _put(plan, state, index, new, _GRANTED)
 
 
 def _launched(plan: Plan, state: Dispatch, event: ExecutionLaunched) -> Dispatch:
@@ -140,7 +141,7 @@ def _launched(plan: Plan, state: Dispatch, event: ExecutionLaunched) -> Dispatch
     if group.running & bit or not group.left & bit:
         return state
     new = group.now(group.queued & ~bit, group.granted & ~bit, group.running | bit)
-    return _put(plan, state, index, new, launched=1, granted=-1 if group.granted & bit else 0)
+    return _put(plan, state, index, new, _LAUNCHED if group.granted & bit else _LAUNCHED_UNGRANTED)
 
 
 def _terminated(plan: Plan, state: Dispatch, event: ExecutionTerminated) -> Dispatch:
@@ -152,12 +153,12 @@ def _terminated(plan: Plan, state: Dispatch, event: ExecutionTerminated) -> Disp
         return state
     new = group.now(group.queued, group.granted, group.running ^ bit)
     if group.cancelled & bit:
-        new = new._replace(cancelled=group.cancelled ^ bit)
+        new = replace(new, cancelled=group.cancelled ^ bit)
     if plan.launch_order == "longest_predicted" and event.reason != "cancelled" and event.stage != "setup":
         task = plan.task_number(index)
         state = replace(state, pace=learn(state.pace, task, event.seconds))
-        new = new._replace(predicted=predict(state.pace, task))
-    return _put(plan, state, index, new, terminated=1)
+        new = replace(new, predicted=predict(state.pace, task))
+    return _put(plan, state, index, new, _TERMINATED)
 
 
 def _cancelled(plan: Plan, state: Dispatch, event: CancellationRequested) -> Dispatch:
@@ -167,7 +168,7 @@ def _cancelled(plan: Plan, state: Dispatch, event: CancellationRequested) -> Dis
     index, bit, group = found
     if not group.left & bit:
         return state
-    return _put(plan, state, index, group._replace(queued=group.queued & ~bit, cancelled=group.cancelled | bit))
+    return _put(plan, state, index, replace(group, queued=group.queued & ~bit, cancelled=group.cancelled | bit), _SAME)
 
 
 def _rewarded(plan: Plan, state: Dispatch, event: RewardAssigned) -> Dispatch:
@@ -176,7 +177,7 @@ def _rewarded(plan: Plan, state: Dispatch, event: RewardAssigned) -> Dispatch:
     if found is None:
         return state
     index, bit, group = found
-    return _put(plan, state, index, group._replace(valid=group.valid | bit))
+    return _put(plan, state, index, replace(group, valid=group.valid | bit), _SAME)
 
 
 def _ready(plan: Plan, state: Dispatch, event: GroupReady) -> Dispatch:
@@ -184,7 +185,7 @@ def _ready(plan: Plan, state: Dispatch, event: GroupReady) -> Dispatch:
     group = blocks.get(state.open, index)
     if group is None or group.standing != "open":
         return state
-    return _put(plan, state, index, group._replace(standing="ready"), ready=1)
+    return _put(plan, state, index, replace(group, standing="ready"), _READY)
 
 
 def _assigned(plan: Plan, state: Dispatch, event: GroupAssigned) -> Dispatch:
@@ -192,7 +193,7 @@ def _assigned(plan: Plan, state: Dispatch, event: GroupAssigned) -> Dispatch:
     group = blocks.get(state.open, index)
     if group is None or group.standing != "ready":
         return state
-    return _put(plan, state, index, group._replace(standing="assigned"), ready=-1, assigned=1)
+    return _put(plan, state, index, replace(group, standing="assigned"), _ASSIGNED)
 
 
 def _found(state: Dispatch, execution: str) -> tuple[int, int, Group] | None:
@@ -205,28 +206,39 @@ def _found(state: Dispatch, execution: str) -> tuple[int, int, Group] | None:
     return None if group is None else (index, 1 << number, group)
 
 
-def _put(
-    plan: Plan,
-    state: Dispatch,
-    index: int,
-    group: Group,
-    *,
-    dispatched: int = 0,
-    launched: int = 0,
-    terminated: int = 0,
-    granted: int = 0,
-    ready: int = 0,
-    assigned: int = 0,
-) -> Dispatch:
-    """The group as it stands now, and by how much the counters changed."""
+class _Change(NamedTuple):
+    """By how much counters change."""
+
+    dispatched: int = 0
+    launched: int = 0
+    terminated: int = 0
+    granted: int = 0
+    ready: int = 0
+    assigned: int = 0
+
+
+_SAME = _Change()
+_DISPATCHED = _Change(dispatched=1)
+_GRANTED = _Change(granted=1)
+_LAUNCHED = _Change(launched=1, granted=-1)
+_LAUNCHED_UNGRANTED = _Change(launched=1)
+_TERMINATED = _Change(terminated=1)
+_READY = _Change(ready=1)
+_ASSIGNED = _Change(ready=-1, assigned=1)
+
+
+def _put(plan: Plan, state: Dispatch, index: int, group: Group, change: _Change) -> Dispatch:
+    """The group as it stands now, and the counters."""
+    dispatched, launched, terminated, granted, ready, assigned = change
     if group.standing == "assigned" and not group.left:
         opened = blocks.drop(state.open, index)
     else:
         opened = blocks.put(state.open, index, group)
     head = state.head
-    if group.queued and group.predicted is None:
-        head = min(head, index)
-    elif head == index:
+    by_age = group.queued and group.predicted is None
+    if by_age and index < head:
+        head = index
+    elif head == index and not by_age:
         head = _next_head(opened, head, state.groups)
     return Dispatch(
         state.groups,

@@ -59,11 +59,9 @@ def train_next(plan: Plan, state: Scheduler) -> Decision | None:
     if not state.supply.fired or state.dispatch.waterlevel >= state.cells.capacity:
         return None
     cell = next_to_train(state.cells, plan.cells)
-    if cell is None or not training_open(plan, state):
+    if cell is None or not may_train(state.dispatch.waterlevel, state.cells.capacity, cell.capacity):
         return None
-    if not may_train(state.dispatch.waterlevel, state.cells.capacity, cell.capacity):
-        return None
-    return _transition(state, request(state.cells, cell, "train"))
+    return _transition(state, request(state.cells, cell, "train")) if training_open(plan, state) else None
 
 
 def train_pool(plan: Plan, state: Scheduler) -> Decision | None:

@@ -71,6 +71,8 @@ class Plan:
     """A run of S steps dispatches exactly S B groups."""
     bursts: int = field(init=False)
     """Bursts in the run; the last one may be short."""
+    quotas: tuple[int, ...] = field(init=False, repr=False)
+    """`quota` for 0, 1, ... all bursts ended."""
     supply_needed: int = field(init=False)
     """Ready groups that make a supply: rho_min B, rounded up."""
 
@@ -81,6 +83,7 @@ class Plan:
         put("depth", round(self.phi * self.groups) + self.mu * self.groups)
         put("total_groups", self.steps * self.groups)
         put("bursts", ceil(self.steps / self.mu))
+        put("quotas", tuple(map(self.quota, range(self.bursts + 1))))
         put("supply_needed", max(1, ceil(self.rho_min * self.groups - ROUNDING)))
 
     def burst_groups(self, bursts_ended: int) -> int:

@@ -235,7 +235,7 @@ def groups_due(plan: Plan, state: Scheduler) -> int:
     if state.dispatch.groups == plan.total_groups:
         return plan.total_groups
     if plan.dispatching == "boundary":
-        return plan.quota(state.bursts)
+        return plan.quotas[state.bursts]
     return min(plan.depth + state.dispatch.ready + state.dispatch.assigned, plan.total_groups)
 
 
