@@ -19,15 +19,13 @@ from gyre.config import Config
 from gyre.core.batch_state import Params
 from gyre.core.diagnosis.doctor import Doctor
 from gyre.core.diagnosis.finding import Finding, Outlook, Room
-from gyre.core.diagnosis.limits import Limits
+from gyre.core.diagnosis.limits import HALF, Limits
 from services.place import Note, new_instance
 from services.source import Source, messages
 
 Heartbeats = tuple[float, frozenset[str]]
 """For how many seconds was listened, and who was heard."""
 _NOBODY: Heartbeats = (0.0, frozenset())
-BEATS = 3
-"""Heartbeats that a living cell is waited for; the configuration allows no fewer before it is lost."""
 _TELL_EVERY = 1024
 
 
@@ -52,7 +50,7 @@ async def diagnose(source: Source, only: Sequence[str] = (), told: Callable[[int
         read = await _hear(doctor, "EV", source.ev, told)
         await _hear(doctor, "CALL", source.calls, lambda count: told(read + count))
         live = not doctor.over and is_live(source.folder)
-        listened, heard = await listen() if live else _NOBODY
+        listened, heard = await listen(doctor.cells) if live else _NOBODY
         outlook = Outlook(
             now=time.time_ns() if live else doctor.last,
             live=live,
@@ -121,18 +119,22 @@ async def _hear(doctor: Doctor, stream: str, log: ReadLog, told: Callable[[int],
 
 
 @contextlib.asynccontextmanager
-async def _ear(source: Source, config: Config) -> AsyncIterator[Callable[[], Awaitable[Heartbeats]]]:
-    """Listen for heartbeats meanwhile; what it gives waits until each living cell should have been heard."""
+async def _ear(source: Source, config: Config) -> AsyncIterator[Callable[[frozenset[str]], Awaitable[Heartbeats]]]:
+    """Listen for heartbeats meanwhile; what it gives waits for those that are asked for, half a silence at most."""
     if source.folder is None or not is_live(source.folder):
         yield _deaf
         return
-    began, heard = time.monotonic(), set[str]()
     bus = await _connect(source.folder)
-    listening = asyncio.create_task(_listen(bus, heard))
+    began, heard, news = time.monotonic(), set[str](), asyncio.Event()
+    listening = asyncio.create_task(_listen(bus, heard, news))
 
-    async def listen() -> Heartbeats:
-        patience = BEATS * config.cells.heartbeat_seconds
-        await asyncio.sleep(max(0.0, began + patience - time.monotonic()))
+    async def listen(cells: frozenset[str]) -> Heartbeats:
+        left = began + HALF * config.cells.lost_after_seconds - time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, left)):
+                while cells - heard:
+                    news.clear()
+                    await news.wait()
         return time.monotonic() - began, frozenset(heard)
 
     try:
@@ -143,13 +145,14 @@ async def _ear(source: Source, config: Config) -> AsyncIterator[Callable[[], Awa
         await bus.close()
 
 
-async def _deaf() -> Heartbeats:
+async def _deaf(_: frozenset[str]) -> Heartbeats:
     return _NOBODY
 
 
-async def _listen(bus: Bus, heard: set[str]) -> None:
+async def _listen(bus: Bus, heard: set[str], news: asyncio.Event) -> None:
     async for _, body in bus.listen(subjects.heartbeats(bus.run)):
         heard.add(body.decode(errors="replace"))
+        news.set()
 
 
 async def _rooms(source: Source) -> tuple[Room, ...]:

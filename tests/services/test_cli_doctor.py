@@ -39,7 +39,7 @@ FOUND = {
     "dying-cell": {"cell-flapping"},
 }
 COMMANDS = set(typer.main.get_group(app).commands)
-CONFIG = {"cells": {"count": 2, "heartbeat_seconds": 0.05, "lost_after_seconds": 5.0}}
+CONFIG = {"cells": {"count": 2, "heartbeat_seconds": 0.05, "lost_after_seconds": 1.0}}
 
 
 @pytest.mark.parametrize("run", FOUND)

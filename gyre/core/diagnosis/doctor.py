@@ -37,10 +37,10 @@ class Doctor:
     def __init__(self, limits: Limits) -> None:
         """Nothing heard."""
         book = Book()
-        self._clocks, self._logs = Clocks(limits), Logs(limits, book)
+        self._clocks, self._logs, self._leases = Clocks(limits), Logs(limits, book), Leases(limits, book)
         self._detectors: tuple[Detector, ...] = (
             Stuck(limits, book),
-            Leases(limits, book),
+            self._leases,
             Scoring(limits),
             Rewards(limits),
             Harness(limits),
@@ -61,6 +61,11 @@ class Doctor:
         """Time of the latest event (UTC, ns)."""
         self.over = False
         """Whether the log says that the run has ended: nothing more will come."""
+
+    @property
+    def cells(self) -> frozenset[str]:
+        """Instances of the cells that are there, as the log has it: their heartbeats should be heard."""
+        return self._leases.instances
 
     def hear(self, stream: str, sequence: int, commit: Commit) -> None:
         """One commit of a stream, EV or CALL."""

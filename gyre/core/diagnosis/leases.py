@@ -57,6 +57,11 @@ class Leases:
             OptimizerStepped: lambda _, __: self._claims.clear(),
         }
 
+    @property
+    def instances(self) -> frozenset[str]:
+        """Of the cells that registered and were not lost."""
+        return frozenset(instance for instance, _ in self._cells.values())
+
     def findings(self, outlook: Outlook) -> Iterator[Finding]:
         """See `Detector`."""
         if outlook.live:
