@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 from bus import users
-from services.runtime import SERVICES
+from gyre.config import Config
+from services.supervisor import services_of
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "compose.yaml").read_text()
@@ -13,7 +14,8 @@ SERVED = re.findall(r"command: \[serve, (\w+), --edge", COMPOSE)
 
 
 def test_every_service_of_a_run_has_a_container() -> None:
-    assert sorted(SERVED) == sorted(set(SERVICES) - {"control"})
+    needed = {service for service, _ in services_of(Config())}
+    assert sorted(SERVED) == sorted({*needed, "analytics"})
 
 
 def test_each_container_sees_its_own_secrets() -> None:
@@ -37,11 +39,10 @@ def test_prometheus_asks_every_service_that_has_an_edge() -> None:
     assert sorted(names) == sorted([*SERVED, "launcher"])
 
 
-def test_grafana_draws_what_an_edge_says() -> None:
+def test_grafana_draws_what_is_counted() -> None:
     board = json.loads((ROOT / "deploy/compose/grafana/dashboards/gyre.json").read_text())
     asked = [each["expr"] for panel in board["panels"] for each in panel["targets"]]
     drawn = {name for expression in asked for name in re.findall(r"gyre_\w+", expression)}
-    sources = [ROOT / "services" / "edge.py", *(ROOT / "services").glob("*meters.py")]
-    said = {name for source in sources for name in re.findall(r"gyre_\w+", source.read_text())}
-    assert drawn <= said
+    told = set(re.findall(r"`(gyre_\w+)`", (ROOT / "docs" / "metrics.md").read_text()))
+    assert {name.removesuffix("_bucket") for name in drawn} <= told
     assert all(panel["datasource"]["uid"] == "prometheus" for panel in board["panels"])
