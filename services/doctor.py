@@ -120,7 +120,10 @@ async def _hear(doctor: Doctor, stream: str, log: ReadLog, told: Callable[[int],
 
 @contextlib.asynccontextmanager
 async def _ear(source: Source, config: Config) -> AsyncIterator[Callable[[frozenset[str]], Awaitable[Heartbeats]]]:
-    """Listen for heartbeats meanwhile; what it gives waits for those that are asked for, half a silence at most."""
+    """Listen for heartbeats meanwhile; what it gives waits for those that are asked for, half a silence at most.
+
+    Who hears nobody, not even the scheduler, may be deaf: nothing is concluded from that.
+    """
     if source.folder is None or not is_live(source.folder):
         yield _deaf
         return
@@ -135,7 +138,7 @@ async def _ear(source: Source, config: Config) -> AsyncIterator[Callable[[frozen
                 while cells - heard:
                     news.clear()
                     await news.wait()
-        return time.monotonic() - began, frozenset(heard)
+        return (time.monotonic() - began, frozenset(heard)) if heard else _NOBODY
 
     try:
         yield listen
