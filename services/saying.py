@@ -36,7 +36,7 @@ def _part(name: str, value: Any) -> Iterator[str]:
         yield f"{name}={digest[:_SHOWN] or '...'}"
     elif isinstance(value, tuple):
         short = len(value) <= SHORT and all(isinstance(each, str | int | float) for each in value)
-        yield f"{name}={','.join(map(_scalar, value)) or '-'}" if short else f"{name}={len(value)} of them"
+        yield f"{name}={','.join(map(_scalar, value)) or '-'}" if short else f"{name}: {len(value)}"
     elif value != "":
         yield f"{name}={_scalar(value)}"
 

@@ -1,6 +1,6 @@
 """`gyre replay RUN --why SEQ.INDEX`: why an event was said, and what it led to."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from services.source import Source
 
 HOPS = 4
 """How far forward, unless told otherwise."""
+ALSO = 3
+"""Other causes of an event that are named on a line."""
 BACK = 64
 """Events of the way back."""
 
@@ -150,10 +152,10 @@ def lines(found: Why) -> Iterator[Text]:
     """For people: from the dispatch down to the event, then what it led to."""
     if found.cut:
         yield Text(f"   ... goes on before {found.cut}: --why {found.cut}", "dim")
+    way = {told.id for told, _ in found.back}
     for told, link in reversed(found.back):
         yield _line(told, "")
-        if (more := _more(link.also)) is not None:
-            yield more
+        yield from _more([each for each in link.also if each.cause not in way])
     yield _line(found.target, "=>")
     if not found.ahead:
         yield Text("nothing came of it within so many hops", "dim")
@@ -166,14 +168,12 @@ def lines(found: Why) -> Iterator[Text]:
             yield _line(told, mark if fan.count == 1 else "")
 
 
-def _more(also: Iterable[Thread]) -> Text | None:
+def _more(others: Sequence[Thread]) -> Iterator[Text]:
     """What an event goes on from besides, as a hint of where else to look."""
-    others = list(also)
-    if not others:
-        return None
-    named = ", ".join(f"{each.cause} ({each.by})" for each in others[:3])
-    rest = f" and {len(others) - 3} more" if len(others) > 3 else ""  # noqa: PLR2004 - as many as fit on a line
-    return Text(f"{'':15}also because of {named}{rest}", "dim")
+    if others:
+        named = ", ".join(f"{each.cause} ({each.by})" for each in others[:ALSO])
+        rest = f" and {len(others) - ALSO} more" if len(others) > ALSO else ""
+        yield Text(f"{'':15}also because of {named}{rest}", "dim")
 
 
 def _line(told: Told, mark: str) -> Text:
