@@ -123,7 +123,6 @@ async def reopen_run(folder: Path, max_bytes: int | None = None) -> Opened:
     try:
         url = server.url if server else note.url
         Note(note.run, url, note.durability).write(folder)
-        (folder / "proxy.url").unlink(missing_ok=True)  # nobody holds to that address, and its port may be another's
         await _renew(folder, note.run, url, max_bytes)
     except BaseException:
         if server and not server.adopted:

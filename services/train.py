@@ -53,7 +53,9 @@ async def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     most = asked_bytes(overrides)
     Note.read(folder)
     with sole(folder):
-        return await follow(await reopen_run(folder, most))
+        opened = await reopen_run(folder, most)
+        (folder / "proxy.url").unlink(missing_ok=True)  # nobody holds to that address, and its port may be another's
+        return await follow(opened)
 
 
 @contextmanager

@@ -47,8 +47,10 @@ async def test_an_opening_that_was_cut_short_is_done_again_and_a_run_is_begun_on
     assert folder == cut
     assert not mark.exists()
     mark.touch()  # as if it had been cut short just after its last word
+    (folder / "proxy.url").write_text("http://proxy:1")  # of a proxy that works on while this one is started again
     assert await launch(config(tmp_path, server.url, "bus.max_bytes=2097152")) == folder
     assert not mark.exists()
+    assert (folder / "proxy.url").read_text() == "http://proxy:1"
     assert caplog.records == []
     assert await launch(config(tmp_path, server.url, "run.seed=5")) == folder
     assert [record.message for record in caplog.records] == [
