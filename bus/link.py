@@ -46,7 +46,7 @@ class Link:
         self.up = asyncio.Event()
         self._trouble = ""
         self._watchers: set[Callable[[], None]] = set()
-        self._refusals: set[Callable[[str], None]] = set()
+        self._refusals: set[Callable[[str], bool]] = set()
         self._told: set[str] = set()
         self._opened = False
         self._subscriptions: set[Subscription] = set()
@@ -101,11 +101,14 @@ class Link:
         """Stop calling it."""
         self._watchers.discard(watcher)
 
-    def watch_refusals(self, watcher: Callable[[str], None]) -> None:
-        """Call this (must not raise) with each subject, in lower case, on which the server lets us say nothing."""
+    def watch_refusals(self, watcher: Callable[[str], bool]) -> None:
+        """Call this (must not raise) with each subject, in lower case, on which the server lets us say nothing.
+
+        It tells whether that was its own; what is nobody's is logged.
+        """
         self._refusals.add(watcher)
 
-    def unwatch_refusals(self, watcher: Callable[[str], None]) -> None:
+    def unwatch_refusals(self, watcher: Callable[[str], bool]) -> None:
         """Stop calling it."""
         self._refusals.discard(watcher)
 
@@ -143,9 +146,11 @@ class Link:
             if not outcome.done():
                 outcome.set_exception(LostError("the connection was lost"))
 
-        def refused(subject: str) -> None:
-            if not outcome.done() and (ours := [each for each in subjects if each.lower() == subject]):
+        def refused(subject: str) -> bool:
+            ours = [each for each in subjects if each.lower() == subject]
+            if ours and not outcome.done():
                 outcome.set_exception(self.denied(ours[0]))
+            return bool(ours)
 
         token = self.pipeline.expect(lambda message: None if outcome.done() else outcome.set_result(message))
         self.watch(lost)
@@ -219,12 +224,11 @@ class Link:
             )
 
     def _refuse(self, how: str, subject: str) -> None:
-        if f"{how} {subject}" not in self._told:
+        publishing = how.lower() == "publish"
+        told = [watcher(subject.lower()) for watcher in tuple(self._refusals)] if publishing else []
+        if not any(told) and f"{how} {subject}" not in self._told:
             self._told.add(f"{how} {subject}")
             LOG.warning("user %s: no permission for %s to %s", self.user, how.lower(), subject)
-        if how.lower() == "publish":
-            for watcher in tuple(self._refusals):
-                watcher(subject.lower())
 
     async def _on_disconnect(self) -> None:
         self.up.clear()

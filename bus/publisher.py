@@ -172,11 +172,12 @@ class Publisher:
         elif not answer.passing:
             pending.fail(answers.failure(pending.subject, answer))
 
-    def _on_refusal(self, subject: str) -> None:
+    def _on_refusal(self, subject: str) -> bool:
         """The server names a subject, not a message: all that wait for one there learn it."""
-        for pending in (*self._singles.values(), *self._backlog):
-            if pending.subject.lower() == subject:
-                pending.fail(self._link.denied(pending.subject))
+        refused = [each for each in (*self._singles.values(), *self._backlog) if each.subject.lower() == subject]
+        for pending in refused:
+            pending.fail(self._link.denied(pending.subject))
+        return bool(refused)
 
     async def _sweep_for_ever(self) -> None:
         while True:

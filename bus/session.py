@@ -169,10 +169,12 @@ class Session:
         if not self._over:
             await self._ask()
 
-    def _on_refusal(self, subject: str) -> None:
-        if subject == self._next.lower():
-            self._denied = True
-            self._end()
+    def _on_refusal(self, subject: str) -> bool:
+        if subject != self._next.lower():
+            return False
+        self._denied = True
+        self._end()
+        return True
 
     def _end(self) -> None:
         self._over = True

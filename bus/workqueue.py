@@ -114,11 +114,13 @@ class WorkQueue:
             raise self._link.denied(self._next)
         return request.messages
 
-    def _on_refusal(self, subject: str) -> None:
-        if subject == self._next.lower():
-            self._denied = True
-            if self._current is not None:
-                self._current.done.set()
+    def _on_refusal(self, subject: str) -> bool:
+        if subject != self._next.lower():
+            return False
+        self._denied = True
+        if self._current is not None:
+            self._current.done.set()
+        return True
 
     async def _ask(self, request: _Request, how: dict[str, int | bool]) -> None:
         """Without a connection the request is not sent, and its patience becomes the wait for one."""

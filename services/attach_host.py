@@ -53,7 +53,7 @@ class Host:
     async def until(self) -> dict[str, int]:
         """Log -> the last sequence there is for this consumer."""
         logs = {"EV": self.bus.ev, "CALL": self.bus.calls}
-        found = {}
+        found: dict[str, int] = {}
         for stream, filter_ in self.filters.items():
             last = await logs[stream].last(filter_)
             found[stream] = last.sequence if last else 0

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class Worker:
         self.consumer, self.position = consumer, position
         self._ending, self._wanted = ending, wanted(consumer)
         self._turn, self._stopping = asyncio.Lock(), False
-        self._saved = time.monotonic()
+        self._saved, self._unsaved = time.monotonic(), False
 
     def stop(self) -> None:
         """End in order, after the commit that is being handled."""
@@ -57,16 +57,21 @@ class Worker:
         restore = getattr(self.consumer, "load", None)
         if restore and self.position.state is not None:
             restore(self.position.state)
-        following = [asyncio.ensure_future(self._follow(stream, chunks)) for stream, chunks in logs.items()]
+        tasks = [asyncio.ensure_future(self._follow_all(logs)), asyncio.ensure_future(self._save_in_silence())]
         try:
-            await asyncio.gather(*following)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            for task in following:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(self._save)
         if close := getattr(self.consumer, "close", None):
             close()
+
+    async def _follow_all(self, logs: Mapping[Stream, Chunks]) -> None:
+        await asyncio.gather(*(self._follow(stream, chunks) for stream, chunks in logs.items()))
 
     async def _follow(self, stream: Stream, chunks: Chunks) -> None:
         coming: asyncio.Future[list[Stored] | None] | None = None
@@ -92,12 +97,11 @@ class Worker:
     async def _take(self, stream: Stream, chunk: list[Stored]) -> None:
         """One chunk at a time, whichever log it is of."""
         async with self._turn:
+            self._unsaved = True
             if inspect.iscoroutinefunction(self.consumer.handle):
                 await self._await_all(stream, chunk)
             else:
                 await asyncio.to_thread(self._hand_over, stream, chunk)
-            if time.monotonic() - self._saved >= SAVE_SECONDS:
-                await asyncio.to_thread(self._save)
 
     async def _await_all(self, stream: Stream, chunk: list[Stored]) -> None:
         for stored in chunk:
@@ -105,6 +109,8 @@ class Worker:
                 for event, at in self._events(stream, stored):
                     await self.consumer.handle(event, at)
                 self.position.sequences[stream] = stored.sequence
+                if self._is_due():
+                    await asyncio.to_thread(self._save)
 
     def _hand_over(self, stream: Stream, chunk: list[Stored]) -> None:
         for stored in chunk:
@@ -112,6 +118,19 @@ class Worker:
                 for event, at in self._events(stream, stored):
                     self.consumer.handle(event, at)
                 self.position.sequences[stream] = stored.sequence
+                if self._is_due():
+                    self._save()
+
+    async def _save_in_silence(self) -> None:
+        """What came last is kept too, when nothing follows it."""
+        while True:
+            await asyncio.sleep(SAVE_SECONDS)
+            async with self._turn:
+                if self._unsaved:
+                    await asyncio.to_thread(self._save)
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._saved >= SAVE_SECONDS
 
     def _events(self, stream: Stream, stored: Stored) -> list[tuple[Any, At]]:
         commit = stored.commit
@@ -127,7 +146,7 @@ class Worker:
         save = getattr(self.consumer, "save", None)
         self.position.state = save() if save else None
         self.position.save()
-        self._saved = time.monotonic()
+        self._saved, self._unsaved = time.monotonic(), False
 
 
 async def serve(descriptor: int) -> None:
@@ -197,13 +216,19 @@ def _giver(boss: Boss, stream: Stream, filter: str) -> attached.Give:  # noqa: A
 
 
 def _beginning(worker: Worker, begin: str, heads: Mapping[str, int]) -> dict[Stream, int]:
-    """Log -> after which sequence to read: what is kept, or else what was asked for, which speaks of the first log."""
+    """Log -> after which sequence to read: what is kept, or else what was asked for."""
     streams = streams_of(worker.consumer)
-    asked: dict[str, Callable[[Stream], int]] = {"start": lambda _: 0, "now": lambda stream: heads[stream]}
-    from_ = asked.get(begin, lambda stream: int(begin) - 1 if stream == streams[0] else 0)
+    kept = worker.position.sequences
     for stream in streams:
-        worker.position.sequences.setdefault(stream, from_(stream))
-    return {stream: worker.position.sequences[stream] for stream in streams}
+        kept.setdefault(stream, _asked(begin, heads[stream], first=stream == streams[0]))
+    return {stream: kept[stream] for stream in streams}
+
+
+def _asked(begin: str, head: int, *, first: bool) -> int:
+    """A sequence speaks of the first log that is read; any other is read from its start then."""
+    if begin == "now":
+        return head
+    return int(begin) - 1 if begin != "start" and first else 0
 
 
 def main() -> int:

@@ -26,7 +26,6 @@ import uvicorn
 from faststream.asgi import AsgiFastStream, AsgiResponse, get
 from faststream.asgi.types import Scope
 from faststream.nats import NatsBroker
-from faststream.nats.prometheus import NatsPrometheusMiddleware
 from faststream.security import SASLPlaintext
 from faststream.specification import AsyncAPI
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -94,14 +93,14 @@ async def serve_edge(place: Place, positions: Positions, cell: int | None = None
     note = place.folder / "edge" / f"{place.service if cell is None else f'{place.service}-{cell}'}.json"
     while True:
         try:
-            await _serve(place, positions, note, meters)
+            await _serve(place, positions, note, meters or Meters(place))
         except Exception as error:  # noqa: BLE001 - a process's edge: the service goes on without it
             LOG.warning("edge of %s: %s; trying again in %g s", place.instance, error, _AGAIN_SECONDS)
         await asyncio.sleep(_AGAIN_SECONDS)
 
 
-async def _serve(place: Place, positions: Positions, note: Path, meters: Meters | None) -> None:
-    broker, app = application(place, positions, meters or Meters(place))
+async def _serve(place: Place, positions: Positions, note: Path, meters: Meters) -> None:
+    broker, app = application(place, positions, meters)
     port = int(os.environ.get(PORT, "0"))
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -162,7 +161,7 @@ def application(place: Place, positions: Positions, meters: Meters) -> tuple[Nat
         name=f"{place.instance}-edge",
         security=SASLPlaintext(login.user, login.password) if login.user else None,
         inbox_prefix=f"_INBOX.{inbox}",
-        middlewares=(NatsPrometheusMiddleware(registry=meters.registry, app_name=place.instance),),
+        middlewares=(meters.middleware,),
         max_reconnect_attempts=-1,
         reconnect_time_wait=1,
         logger=None,

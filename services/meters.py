@@ -8,6 +8,7 @@ at the scheduler. Counts begin with the process; labels are few and none of them
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from faststream.nats.prometheus import NatsPrometheusMiddleware
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from bus.errors import BusError
@@ -33,6 +34,8 @@ class Meters:
         self.registry = CollectorRegistry()
         self.before: list[Callable[[], None]] = []
         """Called before an exposition."""
+        self.middleware = NatsPrometheusMiddleware(registry=self.registry, app_name=place.service)
+        """Counts what the edge itself hears and says on NATS; one for a registry, whatever starts anew."""
         self._labels = {"run": place.run, "service": place.service, "instance": place.instance}
         self._sequence = self._gauge("gyre_sequence", "Everything up to here was read.", "stream")
         self._lag = self._gauge("gyre_replay_lag", "Sequences still to be read.", "stream")

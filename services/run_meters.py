@@ -4,13 +4,13 @@ It reads the log beside the scheduler, from its start, and decodes nothing that 
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from bus.log import BusPort
-from gyre.config import CellsSection
+from gyre.config_schedule import CellsSection
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
 from schemas.envelope import Event
 from schemas.rewards import GroupReady, RewardAssigned, RewardUnresolved
@@ -66,7 +66,7 @@ class RunFold:
             self.step = self._stepped(event, time)
 
     def _stepped(self, event: OptimizerStepped, time: int) -> dict[str, float]:
-        means = {"reward_mean": self.rewards, "staleness_mean": self.staleness}
+        means: dict[str, Sequence[float]] = {"reward_mean": self.rewards, "staleness_mean": self.staleness}
         return {
             "step": event.step,
             "step_seconds": (time - self.opened) / 1e9,

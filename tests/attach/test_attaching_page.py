@@ -91,7 +91,8 @@ def test_the_alert_says_nothing_of_a_run_that_learns(at_desk: Path, capfd: pytes
     attach("reward_alert.py", capfd)
     assert not (at_desk / "alerts.jsonl").exists()
     kept = json.loads((at_desk / "runs/small/attached/alerts.json").read_text())
-    assert len(kept["state"]) == 8
+    assert kept["state"]["fallen"] is False
+    assert len(kept["state"]["recent"]) == 16
 
 
 def test_the_counter_that_begins_now_has_nothing_to_count(at_desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -123,5 +124,8 @@ def test_node_reads_it_and_finds_every_event_as_the_schemas_say(
     words = shlex.split(command.replace(" demo", " small").replace("examples/consumers/node", str(program)))[1:]
     assert CliRunner().invoke(app, words).exit_code == 0
     printed = capfd.readouterr().out.splitlines()
-    assert printed[-1] == f"{len(asyncio.run(events_of()))} events, 0 invalid"
+    events = [event for _, _, event in asyncio.run(events_of())]
+    checked = int(printed[-1].split()[2])
+    assert printed[-1] == f"{len(events)} events, {checked} checked, 0 invalid"
+    assert checked > len(events) / 2
     assert [line.split()[:2] for line in printed[:-1]] == [[str(seq), str(event.step)] for seq, _, event in STEPS]

@@ -3,7 +3,7 @@
 //   cd examples/consumers/node && npm ci
 //   gyre attach --exec "node examples/consumers/node/steps.mjs docs/events" demo
 //
-// Checks every event against the schema of its type and prints each optimizer step, and at the end what it counted. It
+// Checks every event against the schema of its type and version, and prints each optimizer step, and at the end what it counted. It
 // may ask the server for its next messages, and nothing else, so it asks as the protocol does and makes no consumer.
 
 import { readFileSync, readdirSync } from "node:fs";
@@ -17,16 +17,16 @@ const WAIT_NS = 5_000_000_000;
 
 const folder = process.argv[2];
 const ajv = new Ajv({ strict: false, validateFormats: false });
-const checks = new Map(
-  readdirSync(folder)
-    .filter((name) => name.endsWith(".json") && name !== "asyncapi.json")
-    .map((name) => [name.slice(0, -5), ajv.compile(JSON.parse(readFileSync(join(folder, name), "utf8")))]),
-);
+const schemas = readdirSync(folder)
+  .filter((name) => name.endsWith(".json") && name !== "asyncapi.json")
+  .map((name) => [name.slice(0, -5), JSON.parse(readFileSync(join(folder, name), "utf8"))]);
+const checks = new Map(schemas.map(([type, schema]) => [`${type} ${schema.properties.v.const}`, ajv.compile(schema)]));
 
 let after = Number(env.GYRE_AFTER);
 const until = Number(env.GYRE_UNTIL || 0);
 let wanted = 0;
 let events = 0;
+let checked = 0;
 let invalid = 0;
 
 const connection = await connect({
@@ -53,7 +53,8 @@ function handle(sequence, commit) {
   let last = sequence === until;
   for (const event of commit.events ?? []) {
     events += 1;
-    const check = checks.get(event.type);
+    const check = checks.get(`${event.type} ${event.v}`); // an older version is described by nobody any more
+    if (check) checked += 1;
     if (check && !check(event)) {
       invalid += 1;
       stderr.write(`${sequence}: ${event.type}: ${ajv.errorsText(check.errors)}\n`);
@@ -85,6 +86,6 @@ if (!until || after < until) {
     if (wanted === 0) more();
   }
 }
-console.log(`${events} events, ${invalid} invalid`);
+console.log(`${events} events, ${checked} checked, ${invalid} invalid`);
 await connection.close();
 exit(invalid ? 1 : 0);
