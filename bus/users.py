@@ -26,7 +26,7 @@ READER = "reader"
 """Commands that look; it also makes the consumers of those that are attached."""
 ATTACHED: tuple[str, ...] = tuple(f"attached_{number:02}" for number in range(16))
 """Consumers of other people: each has a user, an inbox and one consumer of this name in each log."""
-LOOKERS = ("analytics", "dashboard", READER)
+LOOKERS = ("analytics", "traces", "dashboard", READER)
 """Who reads both logs and says nothing."""
 USERS: tuple[str, ...] = (*SERVICES, *LOOKERS, PROVISIONER, IMPORTER, *ATTACHED)
 """Every user of a run's server."""
@@ -34,6 +34,7 @@ USERS: tuple[str, ...] = (*SERVICES, *LOOKERS, PROVISIONER, IMPORTER, *ATTACHED)
 _QUEUES: Mapping[str, QueueName] = {"runner": "rollout", "evaluator": "eval", "cell": "step"}
 _READ_CALL = frozenset({"control", "proxy", "builder", "evaluator", *LOOKERS})
 _ASK = frozenset({"control", READER, "dashboard"})
+"""Who looks after the processes: hears their heartbeats and asks their edges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def _tells(user: str, run: str) -> Iterator[str]:
 
 
 def _hears(user: str, run: str) -> Iterator[str]:
-    if user in ("scheduler", "control"):
+    if user in ("scheduler", *_ASK):
         yield subjects.pattern("hint", run, "heartbeat", "*")
     if user in SERVICES or user in LOOKERS:
         yield subjects.pattern("cmd", run, user, ">")

@@ -228,6 +228,14 @@ class BusSection(Section):
     """Most bytes of each of the run's streams; a full one refuses, it never drops."""
 
 
+class TelemetrySection(Section):
+    """Traces of the run for OpenTelemetry; metrics are served by each process's edge (`gyre serve NAME --edge`)."""
+
+    otlp_endpoint: str = Field(default="", pattern=r"^(https?://[^@\s]+)?$")
+    """URL of a collector, http://host:4318; empty: none, unless OTEL_EXPORTER_OTLP_ENDPOINT names one. Whatever is sent
+    with it is given by the standard variables, OTEL_EXPORTER_OTLP_HEADERS and others: a configuration is recorded."""
+
+
 class Config(Section):
     """All that a run depends on besides its code and weights."""
 
@@ -247,6 +255,7 @@ class Config(Section):
     packing: PackingSection = PackingSection()
     evaluation: EvaluationSection = EvaluationSection()
     bus: BusSection = BusSection()
+    telemetry: TelemetrySection = TelemetrySection()
 
     @model_validator(mode="after")
     def _cells_can_keep_the_schedule(self) -> Self:

@@ -23,7 +23,7 @@ from services.place import Place, connect
 log = logging.getLogger("gyre")
 SERVICES = (
     "scheduler", "runner", "proxy", "builder", "evaluator", "admission", "packer", "examiner", "cell", "analytics",
-    "control",
+    "traces", "control",
 )  # fmt: skip
 
 

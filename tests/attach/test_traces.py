@@ -1,0 +1,175 @@
+"""Traces over OTLP: a collector in this process takes what a recorded run gives, each span once."""
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from bus.archive_log import open_archive
+from bus.memory import MemoryBroker, MemoryBus
+from gyre.config import Config
+from schemas.calls import ModelCallRecorded
+from schemas.dispatch import ExecutionTerminated
+from schemas.training import MicroStepCompleted, OptimizerStepped
+from services import traces
+from services.consumer import At
+from services.place import Place
+from services.spans import KINDS, Spans
+from services.traces import Traces
+
+ROOT = Path(__file__).parents[2]
+ARCHIVE = ROOT / "tests/data/runs/small.jsonl.zst"
+
+
+class Collector:
+    """What arrived: spans by name; `refusals` more requests are answered with 403."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.refusals = 0
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                collector.refusals -= 1
+                self.send_response(403 if collector.refusals >= 0 else 200)
+                self.end_headers()
+                if collector.refusals < 0:
+                    collector.take(body, self.headers.get("Content-Encoding", ""))
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def take(self, body: bytes, encoding: str) -> None:
+        assert encoding == ""
+        request = ExportTraceServiceRequest.FromString(body)
+        for resource in request.resource_spans:
+            for scope in resource.scope_spans:
+                self.spans += scope.spans
+
+    def named(self, name: str) -> list[Any]:
+        return [span for span in self.spans if span.name == name]
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    thread = threading.Thread(target=collector.server.serve_forever)
+    thread.start()
+    yield collector
+    collector.server.shutdown()
+    collector.server.server_close()
+    thread.join()
+
+
+async def recorded() -> list[tuple[Any, At]]:
+    """Every event of the recorded run that traces are made of, CALL first: the two logs come in any order."""
+    found = []
+    with open_archive(ARCHIVE) as archive:
+        for stream, log in (("CALL", archive.calls), ("EV", archive.ev)):
+            async for stored in log.read():
+                if stored.commit:
+                    for index, event in enumerate(stored.commit.events):
+                        if type(event) in KINDS:
+                            at = At(archive.run, stream, stored.sequence, index, stored.subject, stored.commit)  # type: ignore[arg-type]
+                            found.append((event, at))
+    return found
+
+
+async def test_an_execution_holds_its_calls_and_its_scoring_and_a_step_its_micro_steps(collector: Collector) -> None:
+    events = await recorded()
+    consumer = Traces(collector.url)
+    for event, at in events:
+        consumer.handle(event, at)
+    assert consumer.save() == {"launched": {}, "terminated": {}, "claims": {}, "batches": {}, "reductions": {}}
+    consumer.close()
+
+    counts = {kind: sum(type(event) is kind for event, _ in events) for kind in KINDS}
+    roots = {span.span_id: span for span in (*collector.named("execution"), *collector.named("step"))}
+    assert len(collector.named("execution")) == counts[ExecutionTerminated]
+    assert len(collector.named("step")) == counts[OptimizerStepped]
+    assert len(collector.named("call")) == counts[ModelCallRecorded]
+    assert len(collector.named("micro-step")) == counts[MicroStepCompleted]
+    assert len({(span.trace_id, span.span_id) for span in collector.spans}) == len(collector.spans)
+    for span in collector.spans:
+        assert span.start_time_unix_nano <= span.end_time_unix_nano
+        if span.parent_span_id and (parent := roots.get(span.parent_span_id)):
+            assert parent.trace_id == span.trace_id
+            assert said(parent)[key(parent)] == said(span)[key(parent)]
+            assert parent.start_time_unix_nano <= span.end_time_unix_nano
+    alone = {said(span)["gyre.execution"] for span in collector.spans if span.parent_span_id not in (b"", *roots)}
+    assert all(re.fullmatch(r"e\d+-\d+", each) for each in alone)  # held-out episodes are nobody's executions
+    ends = {said(span)["gyre.execution"]: span.end_time_unix_nano for span in collector.named("execution")}
+    assert {said(each)["gyre.execution"]: each.start_time_unix_nano for each in collector.named("scoring")} == ends
+
+
+def key(root: Any) -> str:
+    return "gyre.execution" if root.name == "execution" else "gyre.step"
+
+
+def said(span: Any) -> dict[str, Any]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
+
+
+async def test_a_collector_that_is_away_is_waited_for_and_nothing_is_sent_twice(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(traces, "AGAIN_SECONDS", (0.01, 0.01))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    collector.refusals = 1
+    consumer = Traces()
+    for event, at in (await recorded())[:20]:
+        consumer.handle(event, at)
+    consumer.save()
+    consumer.close()
+    assert len(collector.named("call")) == len(collector.spans) == 20
+    assert "trying again" in caplog.text
+
+
+async def test_what_had_begun_goes_on_after_a_restart_with_the_same_ids(collector: Collector) -> None:
+    events = await recorded()
+    whole = Spans("small")
+    wanted = [span for event, at in events for span in whole.take(event, at.commit.time, at.sequence)]
+    first = Traces(collector.url)
+    for event, at in events[: len(events) // 2]:
+        first.handle(event, at)
+    kept = first.save()
+    assert kept["launched"]
+    second = Traces(collector.url)
+    second.load(kept)
+    for event, at in events[len(events) // 2 :]:
+        second.handle(event, at)
+    second.save()
+    found = {int.from_bytes(span.span_id): span.start_time_unix_nano for span in collector.spans}
+    assert found == {span.id: min(span.start, span.end) for span in wanted}
+
+
+async def test_the_service_sends_what_a_run_says_and_goes_on_where_it_was(collector: Collector, tmp_path: Path) -> None:
+    bus = await MemoryBus.connect(MemoryBroker(), "small", "traces", "traces-1", tmp_path, create=True)
+    with open_archive(ARCHIVE) as archive:
+        commits = [(stored.subject, stored.commit) async for stored in archive.ev.read() if stored.commit]
+    config = Config.load(None, [f"telemetry.otlp_endpoint={collector.url}"])
+    place = Place("traces", "traces-1", "small", tmp_path, "memory", config)
+    wanted = sum(type(event) is ExecutionTerminated for _, commit in commits for event in commit.events)
+    for part in (commits[:400], commits[400:]):
+        for subject, commit in part:
+            await bus.ev.append(subject, commit)
+        serving = asyncio.ensure_future(traces.serve(place, bus))
+        file = tmp_path / "snapshots/traces.json"
+        while not (file.exists() and json.loads(file.read_text())["position"]["EV"] == await bus.ev.head()):
+            await asyncio.sleep(0.05)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+    assert len(collector.named("execution")) == wanted
