@@ -114,7 +114,8 @@ def serve(
     service: Annotated[
         str,
         typer.Argument(
-            help="scheduler, runner, proxy, builder, evaluator, admission, packer, examiner, cell, analytics, control."
+            help="scheduler, runner, proxy, builder, evaluator, admission, packer, examiner, cell, analytics, traces, "
+            "control."
         ),
     ],
     folder: Annotated[Path, typer.Option(help="Folder of the run.")],

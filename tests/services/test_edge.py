@@ -23,6 +23,7 @@ from bus.log import BusPort
 from bus.memory import MemoryBroker, MemoryBus
 from bus.server import NatsServer
 from gyre.config import Config
+from schemas.dispatch import ExecutionDispatched
 from schemas.refs import WeightsRef
 from schemas.runs import RunStarted, TimerFired
 from services.edge import READY_LAG, Positions, application, beside, serve_edge, status_of
@@ -180,6 +181,22 @@ async def test_http_answers_with_the_status_where_the_run_folder_says(tmp_path: 
         async with http.get(f"{found['url']}/asyncapi.json") as answer:
             assert "cmd.r.cell.status" in await answer.text()
     assert not note.exists()
+
+
+async def test_the_schedulers_edge_tells_the_run_in_numbers(tmp_path: Path, server: NatsServer) -> None:
+    bus = await memory_bus(tmp_path)
+    place = place_in(tmp_path, server.url, "scheduler", "scheduler-1")
+    event = ExecutionDispatched(execution="x", group="g", task="t", index=0, version=0, seed=1)
+    async with beside(place, bus, None) as followed, aiohttp.ClientSession() as http, asyncio.timeout(60):
+        commit = place.commit((event,), as_of=0, correlation="x")
+        await followed.ev.append(place.subject("execution", "x", "dispatched"), commit)
+        url = (await noted(tmp_path / "edge/scheduler.json"))["url"]
+        counted: dict[tuple[str, str], float] = {}
+        while counted.get(("gyre_run_waterlevel", "")) != 1:
+            async with http.get(f"{url}/metrics") as answer:
+                counted = numbers(await answer.text())
+    assert counted["gyre_queue_length", "rollout"] == 1
+    assert counted["gyre_events_total", "ExecutionDispatched"] == 1
 
 
 async def test_every_process_of_a_service_answers_the_command(
