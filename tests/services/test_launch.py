@@ -1,18 +1,23 @@
 """A run for services that somebody else starts: opened on a server that is there, once, whatever cuts it short."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bus.archive_log import open_archive
 from bus.jetstream import Bus
+from bus.memory import MemoryBroker, MemoryBus
 from bus.server import NatsServer
 from gyre.config import Config
 from gyre.errors import ConfigError
 from schemas.runs import RunStarted
-from services.control import launch
-from services.place import Note, started
+from services.control import launch, serve
+from services.place import Note, Place, started
 from services.setup import SetupError
+from services.source import messages
+from tests.services.recorded import SMALL
 
 
 @pytest.fixture
@@ -70,3 +75,24 @@ async def test_an_opening_that_was_cut_short_is_done_again_and_a_run_is_begun_on
     folder.rmdir()
     with pytest.raises(SetupError, match="its log is on"):
         await launch(config(tmp_path, server.url))
+
+
+async def test_a_run_is_followed_to_its_end_and_beyond_and_what_came_of_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_archive(SMALL) as archive:
+        bus = await MemoryBus.connect(MemoryBroker(), archive.run, "control", "control-1", tmp_path, create=True)
+        async for stored in messages(archive.ev):
+            assert stored.commit is not None
+            await bus.ev.append(stored.subject, stored.commit)
+        begun = Config.recorded((await started(archive.ev)).config)
+    (tmp_path / f"{bus.run}.jsonl.zst").touch()  # an earlier launcher archived it
+    place = Place("control", "control-1", bus.run, tmp_path, "memory", begun)
+    following = asyncio.create_task(serve(place, bus))
+    while f"run {bus.run}: {begun.run.steps} steps in" not in (said := capsys.readouterr().out):
+        done, _ = await asyncio.wait((following,), timeout=0.01)
+        assert not done
+    assert "(all closed)" in said
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
