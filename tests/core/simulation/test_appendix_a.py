@@ -161,4 +161,4 @@ def test_a11_step_times_at_equal_depth_compare_as_the_exact_form_says(workload: 
     boundary, continuous = accounts(workload, "boundary", 1.5, 1), accounts(workload, "continuous", 1.5, 1)
     depth = 2.5
     expected = (depth - 1 + boundary.phase) / (depth + depth * TRAINING / continuous.latency)
-    assert continuous.step / boundary.step == pytest.approx(expected, rel=2 * CLOSE)
+    assert continuous.step / boundary.step == pytest.approx(expected, rel=CLOSE)
