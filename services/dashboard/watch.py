@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,6 +54,8 @@ class Watch:
         self.store = Store()
         self.version = 0
         """Grows whenever there is more to show."""
+        self.cost = 0.0
+        """Processor seconds that the latest update took to make."""
         self.source: Source | None = None
         self._changed = asyncio.Condition()
         self._fold = TimelineFold()
@@ -107,7 +110,8 @@ class Watch:
             self.store.keep()
             version = self.version
             if self._kept[0] != version:
-                self._kept = version, await asyncio.to_thread(sections_of, self.store.ask, self._moment(None))
+                found, self.cost = await asyncio.to_thread(_timed, self.store.ask, self._moment(None))
+                self._kept = version, found
             return self._kept[1]
 
     @property
@@ -219,6 +223,11 @@ def _begun(event: RunStarted) -> dict[str, Any]:
             "seed": event.seed,
         }
     }
+
+
+def _timed(ask: Ask, moment: Moment) -> tuple[Sections, float]:
+    began = time.thread_time()
+    return sections_of(ask, moment), time.thread_time() - began
 
 
 def sections_of(ask: Ask, moment: Moment) -> Sections:

@@ -11,6 +11,7 @@ import pytest_asyncio
 from bus.archive import export_run
 from bus.jetstream import Bus
 from bus.server import NatsServer
+from services.dashboard.export import export_page
 from services.dashboard.guard import Guard
 from services.dashboard.runs import Runs
 from services.dashboard.server import served
@@ -71,6 +72,12 @@ async def _archive(folder: Path, path: Path) -> None:
         await export_run(server.url, RUN, folder, path)
     finally:
         server.stop()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def exported(told: Told) -> tuple[str, int]:
+    """The archive's page as one file, and how many executions it holds."""
+    return await export_page(str(told.archive), told.runs, 48)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from services.cli import app
 from services.dashboard import page
-from services.dashboard.export import export_page
 from services.dashboard.guard import POLICY, Guard, Unguarded, is_loopback
 from services.dashboard.runs import Runs, UnknownRun
 from services.dashboard.server import served
@@ -139,8 +138,8 @@ async def test_news_come_section_by_section_and_only_what_changed(told: Told) ->
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_an_exported_page_holds_no_markup_of_others_and_refers_to_nothing(told: Told) -> None:
-    text, kept = await export_page(str(told.archive), told.runs, 48)
+async def test_an_exported_page_holds_no_markup_of_others_and_refers_to_nothing(exported: tuple[str, int]) -> None:
+    text, kept = exported
     assert kept == 48
     assert HOSTILE not in text
     assert text.count("<script") == 2

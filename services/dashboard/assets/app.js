@@ -14,9 +14,10 @@ import { sampleView, treeView, waiting } from "./tree.js";
 import { clock, num, percent } from "./words.js";
 
 const SECTIONS = ["head", "counters", "cells", "levels", "batch", "steps", "ends", "groups", "tasks"];
-const LIST_MS = 700;
+const LIST_MS = 1000;
 const view = { run: null, at: null, x: null, look: null };
-let live = {}, shown = {}, hangUp = () => {}, listTimer = null, asking = 0;
+const ALWAYS = new Set(SECTIONS);
+let live = {}, shown = {}, news = new Set(), hangUp = () => {}, listTimer = null, asking = 0;
 
 const drawCells = cellPictures(), drawCurves = curvePictures();
 const tasks = taskGrid(() => showTasks()), list = executionList(() => showList(), (execution) => look(execution));
@@ -60,13 +61,14 @@ function openRun(run) {
 }
 
 function hear(name, section) {
-  if (name !== "shown") { live[name] = section; return; }
+  if (name !== "shown") { live[name] = section; news.add(name); return; }
   if (!live.head || !live.levels) return;
   trouble(live.head.problem);
   if (live.head.state === "opening") return;
   slider.grow(live.head.seconds, live.steps.published, live.head.state === "live");
-  if (view.at === null) draw(live);
+  if (view.at === null) draw(live, shown === live ? news : ALWAYS);
   else drawState(shown);
+  news = new Set();
   document.documentElement.dataset.shown = live.head.sequence;
   if (view.at === null && listTimer === null) {
     listTimer = setTimeout(() => { listTimer = null; showList(); if (tasks.asked.page || tasks.asked.text) showTasks(); }, document.documentElement.dataset.listed ? LIST_MS : 0);
@@ -80,14 +82,16 @@ function ready() {
   });
 }
 
-function draw(found) {
+/** Draw what changed; the rest stands as it is. */
+function draw(found, changed = ALWAYS) {
+  const has = (...names) => names.some((name) => changed.has(name));
   shown = found;
   drawState(found);
-  drawFacts(found);
-  drawCells(found);
-  drawBatch(found);
-  drawCurves(found);
-  if (!tasks.asked.page && !tasks.asked.text) tasks.draw(found.tasks);
+  if (has("counters", "steps", "cells")) drawFacts(found);
+  if (has("head", "cells", "levels", "steps")) drawCells(found);
+  if (has("batch")) drawBatch(found);
+  drawCurves(found, has);
+  if (has("tasks") && !tasks.asked.page && !tasks.asked.text) tasks.draw(found.tasks);
 }
 
 function drawState({ head }) {

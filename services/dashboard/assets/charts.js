@@ -15,10 +15,9 @@ export function plot(host, height, draw) {
   const cursor = svg("line", { class: "cursor", visibility: "hidden" });
   const frame = el("div", { class: "plot", tabindex: "0", role: "img" }, root, tip);
   fill(host, frame);
-  let data = null, drawn = { stops: [], summary: "" }, here = -1;
+  let data = null, drawn = { stops: [], summary: "" }, here = -1, width = 0;
 
   function redraw() {
-    const width = frame.clientWidth;
     if (data === null || !width) return;
     const box = { width, height, left: 44, right: 10, top: 8, bottom: 20, narrow: width < NARROW };
     root.replaceChildren();
@@ -70,7 +69,11 @@ export function plot(host, height, draw) {
     } else if (event.key === "Enter") seek();
     else if (event.key === "Escape") hide();
   });
-  new ResizeObserver(redraw).observe(frame);
+  new ResizeObserver(([entry]) => {
+    if (entry.contentRect.width === width) return;
+    width = entry.contentRect.width;
+    redraw();
+  }).observe(frame);
   return (news) => {
     data = news;
     redraw();

@@ -18,16 +18,26 @@ export function curvePictures() {
     plot(byId("norm"), 150, curve("gradient_norm", null, null, "gradient norm", num)),
   ];
   const ends = plot(byId("ends"), 190, drawEnds), outcomes = plot(byId("groups"), 190, drawOutcomes);
-  return (found) => {
-    const steps = { ...found.steps, wanted: found.head.config?.steps ?? 0 };
-    reward(steps);
-    others.forEach((each) => each(steps));
-    legend(byId("ends-legend"), found.ends.kinds.map((name, place) => [ENDS[place], `${name} ${num(total(found.ends.rows.map((row) => row[place + 2])))}`]));
-    legend(byId("groups-legend"), found.groups.kinds.map((name, place) => [OUTCOMES[place], `${name} ${num(total(found.groups.rows.map((row) => row[place + 2])))}`]));
-    ends(found.ends);
-    outcomes(found.groups);
-    drawSpread(found.groups.spread);
+  return (found, has) => {
+    if (has("steps")) {
+      const steps = { ...found.steps, wanted: found.head.config?.steps ?? 0 };
+      [reward, ...others].forEach((each) => each(steps));
+    }
+    if (has("ends")) {
+      legend(byId("ends-legend"), counted(found.ends, ENDS));
+      ends(found.ends);
+    }
+    if (has("groups")) {
+      legend(byId("groups-legend"), counted(found.groups, OUTCOMES));
+      outcomes(found.groups);
+      drawSpread(found.groups.spread);
+    }
   };
+}
+
+/** Each kind with how many there are in all. */
+function counted({ kinds, rows }, classes) {
+  return kinds.map((name, place) => [classes[place], `${name} ${num(total(rows.map((row) => row[place + 2])))}`]);
 }
 
 function stepAxis(root, box, wanted, last) {
