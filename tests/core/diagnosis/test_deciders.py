@@ -2,15 +2,20 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
+from itertools import count
 
 import pytest
 
 from gyre.core import groups
 from gyre.core.diagnosis import clocks
 from gyre.core.diagnosis.doctor import Doctor
-from gyre.core.diagnosis.finding import Finding
+from gyre.core.diagnosis.finding import Finding, Outlook
+from gyre.core.simulation.presets import TABLE1, Case
+from gyre.core.simulation.published import TABLE1_STEPS
 from gyre.core.simulation.setting import Setting
+from gyre.core.simulation.world import simulate
 from schemas.envelope import Event
 from schemas.rewards import GroupReady
 from tests.core.diagnosis.scene import (
@@ -50,6 +55,31 @@ def test_a_simulated_run_gives_nothing_to_say_at_any_moment() -> None:
     for end in range(10, len(whole), 11):
         assert names(findings(Scene(whole[:end], after=0))) <= MODELLED
     assert names(findings(Scene(whole))) <= MODELLED
+
+
+@pytest.mark.parametrize("row", ["A0", "C0", "E0"])
+def test_the_schedules_of_the_paper_give_nothing_to_say(row: str) -> None:
+    """Fixed split, switching together, elastic: forty thousand events each, of executions that take hours."""
+    case = Case(TABLE1[row], TABLE1_STEPS)
+    setting = case.setting()
+    schedule = setting.plan
+    limits = replace(
+        LIMITS,
+        groups=schedule.groups,
+        executions=schedule.executions,
+        phi=schedule.phi,
+        mu=schedule.mu,
+        steps=schedule.steps,
+        cells=schedule.cells + schedule.standalone,
+    )
+    doctor, sequences = Doctor(limits), count(1)
+
+    def hear(seconds: float, event: Event) -> None:
+        doctor.hear("EV", next(sequences), commit_of(Said(seconds, event)))
+
+    simulate(setting, case.workload(), hear)
+    assert doctor.events > 40_000
+    assert names(doctor.findings(Outlook(doctor.last))) <= MODELLED
 
 
 def test_a_simulated_run_that_stops_in_its_middle_is_stuck_and_silent_an_hour_later() -> None:
