@@ -228,6 +228,16 @@ class BusSection(Section):
     """Most bytes of each of the run's streams; a full one refuses, it never drops."""
 
 
+class AnalyticsSection(Section):
+    """Every event as a row in ClickHouse while the run goes on; without it `gyre query` writes them when asked."""
+
+    sink: bool = False
+    """Whether the run has a sink: one more process (embedded, about 600 MB), which the run never waits for."""
+    url: str = Field(default="", pattern=r"^(https?://[^@\s]+)?$")
+    """Of a ClickHouse server, http://host:8123/database; empty: embedded, beside the log. A user and a password are
+    given by GYRE_WAREHOUSE, the whole URL, which counts more than this one: a configuration is recorded."""
+
+
 class TelemetrySection(Section):
     """Traces of the run for OpenTelemetry; metrics are served by each process's edge (`gyre serve NAME --edge`)."""
 
@@ -255,6 +265,7 @@ class Config(Section):
     packing: PackingSection = PackingSection()
     evaluation: EvaluationSection = EvaluationSection()
     bus: BusSection = BusSection()
+    analytics: AnalyticsSection = AnalyticsSection()
     telemetry: TelemetrySection = TelemetrySection()
 
     @model_validator(mode="after")

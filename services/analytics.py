@@ -56,7 +56,7 @@ class Filled:
 
 async def serve(place: Place, bus: BusPort) -> None:
     """Fill the run's warehouse until cancelled."""
-    target = os.environ.get(TARGET) or str(place.folder / FOLDER)
+    target = os.environ.get(TARGET) or place.config.analytics.url or str(place.folder / FOLDER)
     warehouse, turn = Warehouse(target), asyncio.Lock()
     at = Desk(warehouse, {stream: Inbox() for stream in STREAMS})
     logs: Mapping[Stream, ReadLog] = {"EV": bus.ev, "CALL": bus.calls}

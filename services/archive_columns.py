@@ -16,10 +16,11 @@ from bus.archive_file import Summary, summary
 from bus.archive_log import open_archive
 from gyre.warehouse import columns, engine
 from gyre.warehouse.clickhouse import Warehouse
-from services.analytics import FOLDER, STREAMS, catch_up
+from services.analytics import FOLDER, OtherLog, catch_up
 from services.source import Source
 
 SUFFIX = ".columns"
+OWN_PATIENCE_SECONDS = 2.0
 
 
 def beside(archive: Path) -> Path:
@@ -64,33 +65,27 @@ async def make_columns(archive: Path, run_folder: Path | None = None) -> Path:
 async def _made(archive: Path, work: Path, found: Summary, run_folder: Path | None = None) -> Path:
     made = work / "made"
     made.mkdir()
-    own = Warehouse(str(run_folder / FOLDER)) if run_folder is not None and (run_folder / FOLDER).is_dir() else None
-    if own is None or not await asyncio.to_thread(_written, own, found, made):
-        await _from_archive(archive, work, found, made)
+    own = run_folder / FOLDER if run_folder is not None else None
+    if own is None or not own.is_dir() or not await _is_written(archive, own, made):
+        await _write(archive, Warehouse(str(work / "warehouse")), made)
     await asyncio.to_thread(columns.seal, made, found.digest, found.run)
     return made
 
 
-def _written(warehouse: Warehouse, found: Summary, made: Path) -> bool:
-    """Whether the warehouse holds what the archive does and no more, and its columns were written."""
-    same = False
+async def _is_written(archive: Path, own: Path, made: Path) -> bool:
+    """Whether a run's warehouse could be brought to where the archive ends, and its columns were written."""
     try:
-        same = tuple(warehouse.position(found.run, stream) for stream in STREAMS) == (found.ev, found.call)
-        if same:
-            warehouse.write_columns(found.run, made)
-    except engine.WarehouseAway:  # somebody else holds it
+        await _write(archive, Warehouse(str(own), OWN_PATIENCE_SECONDS), made)
+    except (engine.WarehouseAway, OtherLog):  # its sink holds it, or it goes on beyond the archive
         return False
-    finally:
-        warehouse.close()
-    return same
+    return True
 
 
-async def _from_archive(archive: Path, work: Path, found: Summary, made: Path) -> None:
-    warehouse = Warehouse(str(work / "warehouse"))
+async def _write(archive: Path, warehouse: Warehouse, made: Path) -> None:
     try:
         with open_archive(archive) as log:
             await catch_up(warehouse, Source(log.run, log.ev, log.calls, log.blobs, None))
-        await asyncio.to_thread(warehouse.write_columns, found.run, made)
+        await asyncio.to_thread(warehouse.write_columns, log.run, made)
     finally:
         await asyncio.to_thread(warehouse.close)
 

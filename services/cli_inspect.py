@@ -44,21 +44,26 @@ def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
 def status(run: Target, folder: Runs = Path("runs"), as_json: Json = False) -> None:
     """Say how far a run is: executions dispatched (d), launched (p), ended (f), at large (w = d - f), roles, steps.
 
+    Where a sink fills the run's warehouse: also how many messages it is behind.
+
     Example: gyre status run-1129-183000-ab12
     """
     from services.display import state_line, step_line
     from services.replay import progress_at
+    from services.sink_lag import sink_lag
 
-    async def look() -> Progress:
+    async def look() -> tuple[Progress, dict[str, int] | None]:
         async with open_source(run, folder) as source:
-            return await progress_at(source)
+            return await progress_at(source), await sink_lag(source)
 
     with Errors():
-        progress = asyncio.run(look())
+        progress, lag = asyncio.run(look())
     if as_json:
-        typer.echo(json.dumps(asdict(progress), default=sorted))
+        typer.echo(json.dumps({**asdict(progress), "warehouse_lag": lag}, default=sorted))
         return
     typer.echo(state_line(progress))
+    if lag is not None:
+        typer.echo(f"warehouse: {lag['EV']} messages of EV and {lag['CALL']} of CALL behind")
     for step in progress.done:
         typer.echo(step_line(step))
     for version, mean, valid in progress.evaluations:

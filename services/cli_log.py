@@ -84,12 +84,17 @@ def export_command(
     run: Annotated[str, typer.Argument(help="Name of a run.")],
     path: Annotated[Path, typer.Argument(help="Archive to write, .jsonl.zst.")],
     runs: Runs = Path("runs"),
+    columns: Annotated[
+        bool, typer.Option(help="Make its columns beside it, for `gyre query`; else that makes them.")
+    ] = True,
 ) -> None:
     """Write a run's logs and the blobs they refer to into one archive.
 
     Example: gyre log export run-1129-183000-ab12 demo.jsonl.zst
     """
     from bus.archive import export_run
+    from gyre.warehouse.engine import available
+    from services.archive_columns import make_columns
 
     async def work() -> Any:
         folder = (runs / run).absolute()
@@ -97,7 +102,10 @@ def export_command(
         async with open_source(run, runs):
             server = note.server(folder)
             url = server.start().url if server else note.url
-            return await export_run(url, note.run, folder, path)
+            found = await export_run(url, note.run, folder, path)
+        if columns and not available(embedded=True):
+            await make_columns(path, folder)
+        return found
 
     typer.echo(_run(work()).model_dump_json())
 

@@ -26,12 +26,12 @@ class Live:
     def __init__(self, folder: Path) -> None:
         """Ask whoever holds the folder. Raises `WarehouseAway`: nobody answers for it."""
         self.name = str(folder)
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(PATIENCE_SECONDS)
         try:
-            place = json.loads((folder / DESK).read_bytes())["socket"]
-            self._socket = socket.socket(socket.AF_UNIX)
-            self._socket.settimeout(PATIENCE_SECONDS)
-            self._socket.connect(place)
-        except (OSError, ValueError, KeyError) as error:
+            self._socket.connect(json.loads((folder / DESK).read_bytes())["socket"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._socket.close()
             raise WarehouseAway(f"warehouse {self.name}: no sink answers for it ({error})") from error
         self._file = self._socket.makefile("rb")
 
