@@ -26,6 +26,8 @@ MOST_QUICK_KILLS = 20
 """Of a process that others kill: starting it again is not hopeless."""
 MOST_DOUBLINGS = 6
 SERVER_CHECK_SECONDS = 0.5
+BESIDE = frozenset({"analytics"})
+"""Services that a run does without: one that cannot go on is left alone."""
 LEAST_FREE_BYTES = 16 << 20
 """Of the run's disk: with less the run ends in order, before writes fail in the middle of things."""
 
@@ -35,6 +37,8 @@ def services_of(config: Config) -> tuple[tuple[str, int | None], ...]:
     singles = ["scheduler", "proxy", "runner", "builder", "evaluator", "admission", "packer"]
     if config.evaluation.episodes:
         singles.append("examiner")
+    if config.analytics.sink:
+        singles.append("analytics")
     engines = config.cells.count + config.cells.standalone
     cells: list[tuple[str, int | None]] = [("cell", index) for index in range(engines)]
     return (*cells, *((name, None) for name in singles))
@@ -52,6 +56,8 @@ class Child:
     born_at: int = 0
     """UTC, ns."""
     quick_deaths: int = 0
+    left_alone: bool = False
+    """Whether it is not started again, since the run does without it."""
     restarts: int = 0
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it should come back after somebody else took its place."""
@@ -124,7 +130,7 @@ class Supervisor:
                 child.wanted.set()
 
     async def _keep(self, child: Child) -> None:
-        while not self._stopping:
+        while not self._stopping and not child.left_alone:
             try:
                 process = await self._start(child)
                 code, why = await process.wait(), ""
@@ -139,7 +145,7 @@ class Supervisor:
                 log.warning("%s: the one that took its place is silent; starting it again", child.name)
                 continue
             if code in (EXIT_FULL, EXIT_HOPELESS):
-                self.give_up(self._last_line(child), full=code == EXIT_FULL)
+                self._do_without(child, self._last_line(child), full=code == EXIT_FULL)
                 return
             await self._after_death(child, code, why)
 
@@ -149,10 +155,19 @@ class Supervisor:
         child.quick_deaths = child.quick_deaths + 1 if quick else 0
         if child.quick_deaths >= (MOST_QUICK_KILLS if code == -signal.SIGKILL else MOST_QUICK_DEATHS):
             last = why or self._last_line(child)
-            self.give_up(f"{child.name} ended {child.quick_deaths} times at once (exit {code}): {last}", full=False)
+            why = f"{child.name} ended {child.quick_deaths} times at once (exit {code}): {last}"
+            self._do_without(child, why, full=False)
             return
         log.warning("%s ended with exit %s; starting it again", child.name, code)
         await asyncio.sleep(0.05 * 2 ** min(child.quick_deaths, MOST_DOUBLINGS))
+
+    def _do_without(self, child: Child, why: str, full: bool) -> None:
+        """A process cannot go on: nor can the run, unless it does without."""
+        if child.service in BESIDE:
+            child.left_alone = True
+            log.warning("%s; the run goes on without it", why)
+        else:
+            self.give_up(why, full)
 
     def _over(self) -> bool:
         return self._stopping

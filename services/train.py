@@ -100,11 +100,24 @@ async def follow(opened: Opened) -> dict[str, Any]:
             )
         archive = opened.folder / f"{opened.run}.jsonl.zst"
         await export_run(opened.url, opened.run, opened.folder, archive)
+        if config.analytics.sink:
+            await _add_columns(archive, opened.folder)
         return summary(opened.run, begin, watch.progress, archive)
     finally:
         await bus.close()
         if opened.server:
             await asyncio.to_thread(opened.server.stop)
+
+
+async def _add_columns(archive: Path, folder: Path) -> None:
+    """Make the archive's columns of what the sink wrote; without them they are made when they are asked."""
+    from gyre.warehouse.engine import WarehouseError
+    from services.archive_columns import make_columns  # analytics cost nothing where nobody wants them
+
+    try:
+        await make_columns(archive, folder)
+    except WarehouseError as error:
+        log.warning("%s", error)
 
 
 class Watch:
