@@ -67,6 +67,8 @@ class Book:
         self.groups: dict[str, Group] = {}
         self.longest_deadline = 0.0
         """Of all executions so far, seconds."""
+        self.latest: dict[str, At] = {}
+        """Stage -> the last time that any execution reached it: whoever is at work there is alive."""
 
     @property
     def hears(self) -> Mapping[type[Any], Hear]:
@@ -91,6 +93,7 @@ class Book:
         return [self.executions[each] for each in group.members]
 
     def _mark(self, name: str, stage: str, at: At) -> None:
+        self.latest[stage] = at
         execution = self.executions.get(name)
         if execution is not None:
             setattr(execution, stage, at)
@@ -106,6 +109,7 @@ class Book:
         group.members.append(event.execution)
 
     def _launched(self, at: At, event: ExecutionLaunched) -> None:
+        self.latest["launched"] = at
         self.longest_deadline = max(self.longest_deadline, event.deadline_seconds)
         execution = self.executions.get(event.execution)
         if execution is not None and execution.launched is None:
@@ -118,6 +122,7 @@ class Book:
 
     def _assessed(self, at: At, event: AssessmentRecorded) -> None:
         execution = self.executions.get(event.execution)
+        self.latest["settled"] = at
         if execution is not None and event.designated and not event.valid:
             execution.failed.append(at)
             execution.failing += event.seconds

@@ -5,7 +5,7 @@ from typing import Any
 
 from gyre.core.diagnosis.book import Book, Execution, Group
 from gyre.core.diagnosis.finding import At, Finding, Hear, Kind, Outlook, Severity, ids, listed, why
-from gyre.core.diagnosis.limits import HALF, Limits
+from gyre.core.diagnosis.limits import FAR, HALF, Limits
 from schemas.runs import RunFinished
 
 STUCK = Kind("stuck-execution", "executions that were granted and never launched, or run on beyond their deadline")
@@ -44,11 +44,11 @@ class Stuck:
         self._finished = True
 
     def _unlaunched(self, outlook: Outlook) -> Iterator[Finding]:
-        limit = self._limits.silence
         found = [
             (each, each.granted)
             for each in self._book.executions.values()
-            if each.granted and not each.launched and outlook.since(each.granted.time) > limit
+            if each.granted and not each.launched
+            if self._overdue(each.granted, "launched", self._limits.silence, outlook)
         ]
         if found:
             waited = max(outlook.since(at.time) for _, at in found)
@@ -71,6 +71,14 @@ class Stuck:
             )
             yield Finding(STUCK.name, "critical", says, ids([at for _, at in found]), why(at))
 
+    def _overdue(self, since: At, stage: str, limit: float, outlook: Outlook) -> bool:
+        """Whether a stage is waited for too long: for ten times the limit, or for the limit while nobody reaches it.
+
+        A queue that moves may be long.
+        """
+        latest = self._book.latest.get(stage, since)
+        return outlook.since(max(since, latest).time) > limit or outlook.since(since.time) > FAR * limit
+
     def _silent(self, outlook: Outlook) -> Iterator[Finding]:
         found = [
             (each, each.called or each.launched)
@@ -91,18 +99,18 @@ class Stuck:
     def _groups(self, outlook: Outlook) -> Iterator[Finding]:
         """What keeps groups from being ready, the earliest thing that is lacking of each."""
         limits = self._limits
-        checks: tuple[tuple[str, float, Callable[[Execution], At | None]], ...] = (
-            ("records were not sealed (proxy)", limits.silence, _unsealed),
-            ("tree was not built (builder)", limits.silence, _treeless),
-            ("state was not scored (evaluator)", limits.scoring + limits.silence, _unscored),
+        checks: tuple[tuple[str, str, float, Callable[[Execution], At | None]], ...] = (
+            ("sealed", "records were not sealed (proxy)", limits.silence, _unsealed),
+            ("built", "tree was not built (builder)", limits.silence, _treeless),
+            ("settled", "state was not scored (evaluator)", limits.scoring + limits.silence, _unscored),
         )
         waiting = [group for group in self._book.groups.values() if len(group.members) >= group.size]
-        for what, limit, since in checks:
+        for stage, what, limit, since in checks:
             found = [
                 (each, at)
                 for group in waiting
                 for each in self._book.members(group)
-                if (at := since(each)) is not None and outlook.since(at.time) > limit
+                if (at := since(each)) is not None and self._overdue(at, stage, limit, outlook)
             ]
             if found:
                 yield _lacking(found, what, limit, outlook)

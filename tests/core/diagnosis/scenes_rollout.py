@@ -82,6 +82,13 @@ def unscored() -> Pair:
     return Scene(closed_group("score"), after=316), Scene(closed_group("score"), after=314)
 
 
+def lost_on_the_way() -> Pair:
+    """Others are scored all the while: a queue may be long while it moves, but not ten times the limit."""
+    told = closed_group("score")
+    busy = [told + at(seconds, launched("x9-0"), ended("x9-0"), assessed("x9-0", 1.0)) for seconds in (3152.0, 3140.0)]
+    return Scene(busy[0], after=0), Scene(busy[1], after=0)
+
+
 def undecided() -> Pair:
     """All is there, and admission is silent."""
     return Scene(closed_group(), after=16), Scene(closed_group() + at(2, ready(0, (1.0,) * 4)), after=600)
@@ -238,7 +245,7 @@ SCENES: dict[str, list[Pair]] = {
     "stuck-execution": [stuck(), unlaunched()],
     "silent-execution": [hanging()],
     "lease-lapsing": [nearly_over(), last_attempt()],
-    "group-never-ready": [unsealed(), treeless(), unscored(), undecided(), half_dispatched()],
+    "group-never-ready": [unsealed(), treeless(), unscored(), lost_on_the_way(), undecided(), half_dispatched()],
     "evaluator-outage": [outage(), mostly_unresolved()],
     "task-unscorable": [one_bad_task()],
     "zero-variance": [flat_batch()],
