@@ -21,7 +21,7 @@ from typing import Any
 from bus import attached, credentials
 from bus.errors import BusError
 from schemas.speakers import Stream
-from services.attach_host import FOLDER, AttachError, Host, hosted, is_supervised
+from services.attach_host import FOLDER, AttachError, Host, hosted
 from services.boss import Hello
 from services.source import SourceNotFound
 
@@ -102,7 +102,7 @@ async def _command(wish: Wish, host: Host) -> Outcome:
         "GYRE_CONSUMER": host.user,
         "GYRE_AFTER": str(after),
         "GYRE_POSITION": position,
-        "GYRE_UNTIL": "" if is_supervised(host.folder) else str(head),
+        "GYRE_UNTIL": str(head) if await host.is_over() else "",
     }
     process = await asyncio.create_subprocess_exec(*wish.command, env=environment)
     with _passed_on(process):

@@ -16,6 +16,7 @@ from pathlib import Path
 from bus import credentials, subjects, users
 from bus.errors import BusError, Unavailable
 from bus.jetstream import Bus
+from bus.log import Stored
 from bus.server import NatsServer
 from gyre.errors import GyreError
 from schemas.runs import RunFinished
@@ -49,6 +50,13 @@ class Host:
     """Set when it has."""
     at_rest: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once nothing more can come."""
+
+    async def is_over(self) -> bool:
+        """Whether nothing more can come, as far as can be said now."""
+        if self.server is not None:
+            return not is_supervised(self.folder)
+        last = await self.bus.ev.last(subjects.ev(self.note.run, "scheduler", "run"))
+        return last is not None and _says_finished(last)
 
     async def until(self) -> dict[str, int]:
         """Log -> the last sequence there is for this consumer."""
@@ -136,8 +144,12 @@ async def _finished(bus: Bus) -> None:
     said = bus.ev.read(0, subjects.ev(bus.run, "scheduler", "run"))
     async with contextlib.aclosing(said):
         async for stored in said:
-            if stored.commit and any(isinstance(event, RunFinished) for event in stored.commit.events):
+            if _says_finished(stored):
                 return
+
+
+def _says_finished(stored: Stored) -> bool:
+    return stored.commit is not None and any(isinstance(event, RunFinished) for event in stored.commit.events)
 
 
 async def _start(folder: Path, server: NatsServer) -> None:

@@ -23,7 +23,7 @@ def test_it_tells_what_each_user_may_do() -> None:
     assert "  publishes  call.demo.*\n" in shown
     table = json.loads(RUNNER.invoke(app, ["users", "--any-run", "--json"]).stdout)
     assert set(table) == set(users.USERS)
-    assert table["cell"]["deny"][0] == "hint.*.heartbeat.scheduler"
+    assert "hint.*.heartbeat.scheduler" in table["cell"]["deny"]
 
 
 @pytest.mark.parametrize("words", [[], ["demo", "--any-run"]])

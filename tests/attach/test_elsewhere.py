@@ -1,0 +1,57 @@
+"""Attaching where the log lies on a server of one's own, with users that were written before there was a run."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bus import credentials, users
+from bus.archive import import_run
+from bus.server import NatsServer
+from services.attach import Wish, attach
+from services.attach_host import AttachError
+from services.place import Note
+
+ROOT = Path(__file__).parents[2]
+OTHERS = Path(__file__).with_name("others.py")
+HEAD = 780
+"""Of the recorded run."""
+
+
+@pytest.fixture
+async def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
+    """A run folder without a server: the log lies on one that knows the users of any run."""
+    out, run = tmp_path / "out", tmp_path / "runs/small"
+    run.mkdir(parents=True)
+    server = NatsServer(tmp_path / "nats", "laptop", authorization=lambda: credentials.ensure(out, users.ANY)).start()
+    monkeypatch.setenv(credentials.ELSEWHERE, str(out / "users"))
+    try:
+        await import_run(server.url, ROOT / "tests/data/runs/small.jsonl.zst", run)
+        Note("small", server.url, "always").write(run)
+        yield tmp_path / "runs"
+    finally:
+        server.stop()
+
+
+async def test_a_finished_run_is_read_to_its_end_with_the_login_of_an_attached_user(
+    runs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = {"file": str(runs / "seen"), "events": "0"}
+    outcome = await attach(Wish("small", f"{OTHERS}:Sleeper", options=options), runs)
+    assert (outcome.code, outcome.position) == (0, {"EV": HEAD})
+    assert json.loads((runs / "seen").read_text())[-1] == [HEAD, 0]
+    program = (sys.executable, str(ROOT / "examples/consumers/plain.py"))
+    assert (await attach(Wish("small", "", program, begin="now"), runs)).code == 0
+    assert capfd.readouterr().err == ""
+
+
+async def test_without_a_login_of_their_own_others_are_not_given_ours(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(credentials.ELSEWHERE)
+    monkeypatch.setenv(credentials.USER, users.READER)
+    monkeypatch.setenv(credentials.PASSWORD, credentials.password(tmp_path / "out", users.READER))
+    with pytest.raises(AttachError, match=r"^user attached_00: has no password here, and reader may do too much"):
+        await attach(Wish("small", f"{OTHERS}:Crasher"), runs)
