@@ -49,7 +49,7 @@ async def archive(folder: Path, events: int, *, log: bool) -> dict[str, Any]:
     found = {"events": events, "archive_seconds": made - began, "columns_seconds": time.monotonic() - made}
     filling.LARGE = math.inf if log else 0
     watch, began = Watch(str(path), folder), time.monotonic()
-    following = asyncio.create_task(watch.follow())
+    following = watch.begin()
     await watch.caught_up()
     sections = await watch.sections()
     found |= {"open_seconds": time.monotonic() - began, "sent_bytes": sum(map(len, sections.values()))}

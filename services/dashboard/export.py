@@ -57,7 +57,7 @@ async def export_page(target: str, runs: Path, trees: int) -> tuple[str, int]:
 @asynccontextmanager
 async def _followed(target: str, runs: Path) -> AsyncIterator[Watch]:
     watch = Watch(target, runs)
-    following = asyncio.create_task(watch.follow())
+    following = watch.begin()
     try:
         await watch.opened()
         await watch.caught_up()

@@ -10,7 +10,7 @@ from services.dashboard.watch import Watch
 from services.place import NOTE
 
 OPEN_MOST = 4
-"""Runs that are followed at a time; the one that was looked at longest ago is let go."""
+"""Runs that are followed at a time; beyond it, those are let go that nobody looks at, the longest unasked first."""
 LISTED = 500
 
 
@@ -61,11 +61,15 @@ class Runs:
             self._open.move_to_end(name)
             return self._open[name][0]
         watch = Watch(self._target(name), self._folder)
-        self._open[name] = watch, asyncio.create_task(watch.follow())
-        while len(self._open) > OPEN_MOST:
-            _, (_, task) = self._open.popitem(last=False)
-            task.cancel()
+        self._open[name] = watch, watch.begin()
+        self._let_go(name)
         return watch
+
+    def _let_go(self, kept: str) -> None:
+        """Of those that nobody looks at, the ones that are too many."""
+        idle = [name for name, (watch, _) in self._open.items() if not watch.viewers and name != kept]
+        for name in idle[: max(0, len(self._open) - OPEN_MOST)]:
+            self._open.pop(name)[1].cancel()
 
     async def close(self) -> None:
         """Let all go."""

@@ -111,6 +111,16 @@ async def _live(request: web.Request) -> web.StreamResponse:
     watch = _watch(request)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
+    watch.viewers += 1
+    try:
+        await _send(watch, response)
+    finally:
+        watch.viewers -= 1
+    return response
+
+
+async def _send(watch: Watch, response: web.StreamResponse) -> None:
+    """For ever: the page goes, or the server does."""
     sent: dict[str, bytes] = {}
     while True:
         version = watch.version

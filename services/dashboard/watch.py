@@ -46,7 +46,7 @@ class Moment:
 
 
 class Watch:
-    """A run that is followed while this lives; `follow` is its task."""
+    """A run that is followed while this lives; `begin` starts its task."""
 
     def __init__(self, target: str, runs: Path) -> None:
         """`target`: name of a run in the folder `runs`, or path of an archive."""
@@ -54,6 +54,8 @@ class Watch:
         self.store = Store()
         self.version = 0
         """Grows whenever there is more to show."""
+        self.viewers = 0
+        """Pages that are sent its news."""
         self.cost = 0.0
         """Processor seconds that the latest update took to make."""
         self.source: Source | None = None
@@ -68,6 +70,12 @@ class Watch:
         self._kept: tuple[int, Sections] = (-1, {})
         self._building = asyncio.Lock()
 
+    def begin(self) -> "asyncio.Task[None]":
+        """Follow until the task is cancelled; then the rows are gone."""
+        task = asyncio.create_task(self.follow())
+        task.add_done_callback(lambda _: self.store.close())
+        return task
+
     async def follow(self) -> None:
         """Read until the archive ends, or for ever; trouble is said and tried again."""
         keeping = asyncio.create_task(self._keep())
@@ -81,7 +89,6 @@ class Watch:
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-            self.store.close()
 
     async def opened(self) -> Source:
         """Its log, once it is open. Raises `GyreError` when that cannot be."""

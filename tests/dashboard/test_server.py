@@ -149,6 +149,20 @@ async def test_an_exported_page_holds_no_markup_of_others_and_refers_to_nothing(
     assert HOSTILE in json.dumps(answers).replace('\\"', '"').replace('\\\\"', '"')
 
 
+async def test_a_run_that_is_looked_at_is_not_let_go(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"r{number}").mkdir()
+        (tmp_path / f"r{number}" / "run.json").write_text("{}")
+    runs = Runs(None, tmp_path)
+    looked_at = runs.watch("r0")
+    looked_at.viewers = 1
+    others = [runs.watch(f"r{number}") for number in range(1, 8)]
+    assert runs.watch("r0") is looked_at
+    assert runs.watch("r7") is others[-1]
+    assert runs.watch("r1") is not others[0]
+    await runs.close()
+
+
 def test_every_asset_is_named_and_every_name_is_an_asset() -> None:
     assert {path.name for path in ASSETS.iterdir()} == page.ASSETS | {"index.html"}
 

@@ -52,7 +52,7 @@ function grid({ versions: heads, rows }) {
 function cellOf(task, cell, when) {
   if (!cell) return el("td", { class: "none" });
   const [count, solved, mean] = cell, told = `${task}, ${when}: solved ${solved} of ${count}, mean ${num(mean)}`;
-  const made = el("td", { class: "heat", title: told }, num(mean, 2));
+  const made = el("td", { class: mean >= 0.85 ? "heat high" : "heat", title: told }, num(mean, 2));
   made.style.setProperty("--heat", `${Math.round(Math.min(1, Math.max(0, mean)) * 100)}%`);
   return made;
 }
