@@ -26,7 +26,7 @@ MOST_QUICK_KILLS = 20
 """Of a process that others kill: starting it again is not hopeless."""
 MOST_DOUBLINGS = 6
 SERVER_CHECK_SECONDS = 0.5
-BESIDE = frozenset({"analytics"})
+BESIDE = frozenset({"analytics", "traces"})
 """Services that a run does without: one that cannot go on is left alone."""
 LEAST_FREE_BYTES = 16 << 20
 """Of the run's disk: with less the run ends in order, before writes fail in the middle of things."""
@@ -39,6 +39,8 @@ def services_of(config: Config) -> tuple[tuple[str, int | None], ...]:
         singles.append("examiner")
     if config.analytics.sink:
         singles.append("analytics")
+    if config.telemetry.otlp_endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        singles.append("traces")
     engines = config.cells.count + config.cells.standalone
     cells: list[tuple[str, int | None]] = [("cell", index) for index in range(engines)]
     return (*cells, *((name, None) for name in singles))

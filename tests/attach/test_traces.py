@@ -22,6 +22,7 @@ from services import traces
 from services.consumer import At
 from services.place import Place
 from services.spans import KINDS, Spans
+from services.supervisor import BESIDE, services_of
 from services.traces import Traces
 
 ROOT = Path(__file__).parents[2]
@@ -173,3 +174,13 @@ async def test_the_service_sends_what_a_run_says_and_goes_on_where_it_was(collec
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
     assert len(collector.named("execution")) == wanted
+
+
+def test_a_run_has_the_process_if_a_collector_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+    assert ("traces", None) not in services_of(Config())
+    named = Config.load(None, ["telemetry.otlp_endpoint=http://localhost:4318"])
+    assert ("traces", None) in services_of(named)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318")
+    assert ("traces", None) in services_of(Config())
+    assert "traces" in BESIDE
