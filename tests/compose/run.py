@@ -26,6 +26,7 @@ RUN_SECONDS = 1800.0
 WRITABLE = {"clickhouse"}
 """Services whose file system is not read-only."""
 SECRETS = "GYRE_NATS_PASSWORD"
+GONE = "docker compose --profile tools down --volumes --timeout 5"
 
 
 def documented(name: str) -> str:
@@ -160,6 +161,7 @@ def upkept(stack: Stack) -> None:
 
 def tried(stack: Stack, steps: int) -> None:
     """All of it, in order."""
+    stack.shell(GONE)
     images(stack)
     with timed("docker compose up --wait"):
         stack.shell(documented("start"), 600)
@@ -211,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     finally:
         if not options.keep:
-            stack.shell("docker compose --profile tools down --volumes --timeout 5")
+            stack.shell(GONE)
     print(f"all of it: {time.monotonic() - began:.0f} s")
     return 0
 
