@@ -14,7 +14,7 @@ import orjson
 
 from bus import streams, subjects
 from bus.log import QueueName
-from schemas.speakers import ENTITIES, SERVICES, SPEAKERS, Stream, stream_of
+from schemas.speakers import ENTITIES, SERVICES, SINGLETONS, SPEAKERS, Stream, stream_of
 
 ANY = subjects.ANY
 """Instead of a run: users of a server that was configured before its runs exist. Streams are not told apart then."""
@@ -32,7 +32,9 @@ USERS: tuple[str, ...] = (*SERVICES, *LOOKERS, PROVISIONER, IMPORTER, *ATTACHED)
 """Every user of a run's server."""
 
 _QUEUES: Mapping[str, QueueName] = {"runner": "rollout", "evaluator": "eval", "cell": "step"}
-_READ_CALL = frozenset({"control", "proxy", "builder", "evaluator", *LOOKERS})
+_BEAT = (*sorted(SINGLETONS), "runner")
+"""Who says now and then that it is there; cells do it under their index."""
+_READ_CALL = frozenset({"control", "proxy", "builder", "evaluator", "examiner", *LOOKERS})
 _ASK = frozenset({"control", READER, "dashboard"})
 """Who looks after the processes: hears their heartbeats and asks their edges."""
 
@@ -135,14 +137,14 @@ def _tells(user: str, run: str) -> Iterator[str]:
     """What may be lost: heartbeats, and questions to the edges."""
     if user == "cell":
         yield subjects.pattern("hint", run, "heartbeat", "*")
-    if user == "scheduler":
-        yield subjects.pattern("hint", run, "heartbeat", "scheduler")
+    if user in _BEAT:
+        yield subjects.pattern("hint", run, "heartbeat", user)
     if user in _ASK:
         yield subjects.pattern("cmd", run, "*", "status")
 
 
 def _hears(user: str, run: str) -> Iterator[str]:
-    if user in ("scheduler", *_ASK):
+    if user in ("scheduler", "runner", *_ASK):
         yield subjects.pattern("hint", run, "heartbeat", "*")
     if user in SERVICES or user in LOOKERS:
         yield subjects.pattern("cmd", run, user, ">")
@@ -158,7 +160,7 @@ def _rules(user: str, run: str) -> Iterator[str]:
 
 def _never(user: str, run: str) -> Iterator[str]:
     if user == "cell":
-        yield subjects.pattern("hint", run, "heartbeat", "scheduler")
+        yield from (subjects.pattern("hint", run, "heartbeat", name) for name in _BEAT)
     if run == ANY and user not in (PROVISIONER, IMPORTER, *ATTACHED):
         for call in ("CREATE", "DELETE") if user in _QUEUES else ("CREATE", "DELETE", "MSG.NEXT"):
             yield f"$JS.API.CONSUMER.{call}.*.{streams.WORKER}"

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from bus import subjects
 from bus.log import BusPort
 from gyre.core import cell
 from gyre.core.cell import Deed
@@ -13,6 +12,7 @@ from gyre.engines.port import Engine, EngineError
 from gyre.errors import GyreError
 from schemas.roles import CellRegistered
 from services.address import listening, reached
+from services.beats import beat
 from services.cell_desk import Desk
 from services.cell_roles import Roles
 from services.cell_training import Training
@@ -49,13 +49,15 @@ class CellAgent:
         }
 
     async def run(self) -> None:
-        """Be this cell until cancelled. Raises `CellReplaced`, `CellLeftBehind`."""
+        """Be this cell until cancelled. Raises `CellReplaced`, `CellLeftBehind`, `EngineGone`."""
         runner = engine_runner(engine_app(self._engine, lambda: self._roles.admitting))
         await runner.setup()
         site = web.TCPSite(runner, listening(), 0)
         await site.start()
         url = f"http://{reached()}:{runner.addresses[0][1]}"
-        tasks = [asyncio.create_task(work) for work in (self._desk.read(), self._beat(), self._act(url))]
+        desk = self._desk
+        beats = beat(desk.place, desk.bus, desk.index)
+        tasks = [asyncio.create_task(work) for work in (desk.read(), beats, self._watch_engine(), self._act(url))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -64,23 +66,17 @@ class CellAgent:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._desk.save()
+            desk.save()
             await self._engine.close()
             await runner.cleanup()
 
-    async def _beat(self) -> None:
-        place, bus = self._desk.place, self._desk.bus
-        subject = subjects.hint(place.run, "heartbeat", self._desk.index)
+    async def _watch_engine(self) -> None:
         while True:
-            await self._check_engine()
-            await bus.tell(subject, place.instance.encode())
-            await asyncio.sleep(place.config.cells.heartbeat_seconds)
-
-    async def _check_engine(self) -> None:
-        try:
-            await self._engine.health()
-        except EngineError as error:
-            raise EngineGone(f"cell {self._desk.index}: {error}") from error
+            try:
+                await self._engine.health()
+            except EngineError as error:
+                raise EngineGone(f"cell {self._desk.index}: {error}") from error
+            await asyncio.sleep(self._desk.place.config.cells.heartbeat_seconds)
 
     async def _act(self, url: str) -> None:
         desk = self._desk

@@ -2,8 +2,8 @@
 
 An entry of the rollout queue is only a hint; what counts is the log: LaunchGranted opens the gate, ExecutionLaunched
 (nothing was ever said about this execution) claims it, ExecutionTerminated (right after that very launch) ends it, so
-that each launched execution ends exactly once, whoever says it. A run has one runner at a time: what another instance
-launched and did not end is dead, and a runner that starts says so.
+that each launched execution ends exactly once, whoever says it. A run may have several runners: what one launched and
+did not end is ended by another, at once when that one's process is gone, else when it has been silent for too long.
 """
 
 import asyncio
@@ -29,9 +29,11 @@ from schemas.dispatch import (
 )
 from schemas.envelope import Event
 from services import workspace
+from services.beats import Silence
 from services.episode import Episodes, Outcome, keep, keep_workspace
 from services.leases import one_error, serve_queue
 from services.place import Place
+from services.presence import gone, present
 from services.voice import Voice
 
 LOG = logging.getLogger(__name__)
@@ -75,17 +77,20 @@ class Runner:
         """Of executions that are dispatched and not ended."""
         self._busy: dict[str, asyncio.Event] = {}
         """Executions in hand; set when one is done."""
+        self._others: dict[str, str] = {}
+        """Execution that is not ended -> the other runner that launched it."""
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        await self._end_what_others_left()
-        with one_error():
+        with present(self._place.folder, self._place.instance), one_error():
+            await self._end_what_others_left()
             await self._serve()
 
     async def _serve(self) -> None:
         most = most_open(self._place.config)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen())
+            group.create_task(self._watch())
             group.create_task(serve_queue(self._bus.queue("rollout"), most, self._handle))
 
     async def _listen(self) -> None:
@@ -96,10 +101,25 @@ class Runner:
                 for event in stored.commit.events if stored.commit else ():
                     self._obey(event)
 
+    async def _watch(self) -> None:
+        """End what runners left that are not heard any more, though their processes may hang somewhere."""
+        async with contextlib.aclosing(
+            Silence(self._place, self._bus).lost(lambda: set(self._others.values()))
+        ) as lost:
+            async for instance, _ in lost:
+                await self._end_those_of(instance)
+
+    async def _end_those_of(self, instance: str) -> None:
+        left = [execution for execution, runner in self._others.items() if runner == instance]
+        await asyncio.gather(*(self._end_if_left(execution, surely=True) for execution in left))
+
     def _obey(self, event: Event) -> None:
         if isinstance(event, ExecutionDispatched):
             self._orders.setdefault(event.execution, _Orders())
+        elif isinstance(event, ExecutionLaunched) and event.runner != self._place.instance:
+            self._others[event.execution] = event.runner
         elif isinstance(event, ExecutionTerminated):
+            self._others.pop(event.execution, None)
             if orders := self._orders.pop(event.execution, None):
                 orders.due.set()  # who still waits finds its end in the log
         elif isinstance(event, LaunchGranted | CancellationRequested) and event.execution in self._orders:
@@ -181,7 +201,7 @@ class Runner:
         return await self._voice.say(("execution", execution, word), (event,), execution, causation, expect)
 
     async def _end_what_others_left(self) -> None:
-        """Executions that another runner launched and nobody ended: all of them, before anything else is launched."""
+        """Executions whose runner is gone and that nobody ended: all of them, before anything else is launched."""
         everything = f"{subjects.ev(self._place.run, 'runner', 'execution')}.*.*"
         last = await self._bus.ev.last(everything)
         open_: dict[str, Stored] = {}
@@ -197,12 +217,19 @@ class Runner:
                         open_.pop(event.execution, None)
                 if stored.sequence >= last.sequence:
                     break
-        await asyncio.gather(*(self._end(stored) for stored in open_.values()))
+        await asyncio.gather(*(self._end(stored) for stored in open_.values() if self._is_gone(stored)))
 
-    async def _end_if_left(self, execution: str) -> None:
+    async def _end_if_left(self, execution: str, *, surely: bool = False) -> None:
+        """`surely`: its runner is taken for gone."""
         last = await self._bus.ev.last(subjects.execution(self._place.run, "runner", execution))
-        if last is not None and last.commit and last.commit.producer.instance != self._place.instance:
+        if last is not None and (surely or self._is_gone(last)):
             await self._end(last)
+
+    def _is_gone(self, stored: Stored) -> bool:
+        """Whether who said it is not there any more."""
+        if stored.commit is None or stored.commit.producer.instance == self._place.instance:
+            return False
+        return gone(self._place.folder, stored.commit.producer.instance)
 
     async def _end(self, stored: Stored) -> None:
         """End an execution whose runner is gone, with what it left: partial progress is a valid score."""

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -125,10 +125,13 @@ class Supervisor:
                 log.warning("%s hangs; ending it", child.name)
                 _signal(child, signal.SIGKILL)
 
-    def revive(self, service: str) -> None:
-        """Start a service again that stopped because somebody else took its place; harmless for any other."""
+    def revive(self, heard: Collection[str]) -> None:
+        """Start again what stopped because somebody else took its place, and is not heard to beat any more.
+
+        `heard`: services and indexes of cells; nothing happens to what did not stop.
+        """
         for child in self.children:
-            if child.service == service:
+            if (child.service if child.cell is None else str(child.cell)) not in heard:
                 child.wanted.set()
 
     async def _keep(self, child: Child) -> None:

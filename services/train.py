@@ -160,7 +160,7 @@ async def _supervise(supervisor: Supervisor, bus: Bus, watch: Watch) -> None:
     supervising = asyncio.create_task(supervisor.run(watch.over))
     others = [
         asyncio.create_task(work)
-        for work in (show_progress(watch), _watch_room(supervisor, bus), _watch_office(supervisor, bus))
+        for work in (show_progress(watch), _watch_room(supervisor, bus), _watch_offices(supervisor, bus))
     ]
     with _interruptible(supervising, supervisor):
         try:
@@ -186,21 +186,20 @@ async def _watch_room(supervisor: Supervisor, bus: Bus) -> None:
         await asyncio.sleep(ROOM_SECONDS)
 
 
-async def _watch_office(supervisor: Supervisor, bus: Bus) -> None:
-    """Whoever holds the scheduler's office beats: once nobody does, the one that lost it may have it back."""
-    heard = asyncio.Event()
+async def _watch_offices(supervisor: Supervisor, bus: Bus) -> None:
+    """Whoever holds an office or is a cell beats: once nobody does, the one that lost it may have it back."""
+    heard: set[str] = set()
 
     async def listen() -> None:
-        async for _ in bus.listen(subjects.hint(bus.run, "heartbeat", "scheduler")):
-            heard.set()
+        async for subject, _ in bus.listen(subjects.heartbeats(bus.run)):
+            heard.add(subjects.parse(subject).entity[-1])
 
     listening = asyncio.create_task(listen())
     try:
         while True:
             heard.clear()
             await asyncio.sleep(supervisor.config.cells.lost_after_seconds)
-            if not heard.is_set():
-                supervisor.revive("scheduler")
+            supervisor.revive(heard)
     finally:
         listening.cancel()
 

@@ -1,4 +1,4 @@
-"""A second scheduler on one run, and a power cut: the log has one leader, and nothing acknowledged is missing."""
+"""Second deciders on one run, and a power cut: the log has one leader, and nothing acknowledged is missing."""
 
 import asyncio
 import os
@@ -13,7 +13,6 @@ from bus.jetstream import Bus
 from bus.log import Stored
 from bus.server import NatsServer
 from schemas.dispatch import ExecutionLaunched, ExecutionTerminated
-from schemas.envelope import Event
 from schemas.roles import CellLost, CellRegistered
 from schemas.runs import OfficeTaken
 from schemas.training import MicroStepClaimed
@@ -24,37 +23,54 @@ from tests.e2e.living import Command, all_gone, heard, listening, opened_run, pr
 from tests.e2e.rules import check_log
 
 pytestmark = pytest.mark.timeout(300)
+OFFICES = ("scheduler", "packer")
 CUTS = (ExecutionLaunched, ExecutionTerminated, MicroStepClaimed)
 
 
-async def test_one_of_two_schedulers_stops_and_the_other_leads_on_until_it_is_gone(tmp_path: Path) -> None:
+async def test_who_loses_an_office_stops_and_has_it_back_once_the_other_is_gone(tmp_path: Path) -> None:
     async with opened_run(tmp_path, steps=1) as (opened, bus), listening(bus) as log:
         train = await Command.start("resume", opened.run, "--runs", opened.folder.parent, "--json")
-        await heard(log, _led)
-        former = processes(opened.folder)["scheduler"]
-        rival = await Command.start("serve", "scheduler", "--folder", opened.folder)
-        taking = asyncio.create_task(rival.end())
+        await taken(log, *OFFICES)
+        former = [processes(opened.folder)[name] for name in OFFICES]
+        rivals = [await Command.start("serve", name, "--folder", opened.folder) for name in OFFICES]
+        taking = [asyncio.create_task(rival.end()) for rival in rivals]
         try:
-            await heard(log, _led)
-            assert await all_gone([former], 10.0)
+            await taken(log, *OFFICES)
+            assert await all_gone(former, 10.0)
             await _lose_the_core(opened.folder, log)
-            said = (opened.folder / "logs" / "scheduler.log").read_text().splitlines()[-1]
-            rival.stop(signal.SIGKILL)
-            await heard(log, _led)
+            said = [_last_line(opened.folder, name) for name in OFFICES]
+            for rival in rivals:
+                rival.stop(signal.SIGKILL)
+            await taken(log, *OFFICES)
             result = await train.result()
             assert [line for line in train.lines if "hangs" in line] == ["WARNING cell-0 hangs; ending it"]
-            assert any("another one took its place" in line for line in train.lines)
-            assert any("scheduler: the one that took its place is silent" in line for line in train.lines)
-            assert "another scheduler holds the office of run tried" in said
-            assert said.endswith("this one stops")
+            for name, line in zip(OFFICES, said, strict=True):
+                assert any(f"{name} stopped: another one took its place" in each for each in train.lines)
+                assert any(f"{name}: the one that took its place is silent" in each for each in train.lines)
+                assert f"another {name} holds the office of run tried" in line
+                assert line.endswith("this one stops")
         finally:
-            if rival.process.returncode is None:
-                rival.stop(signal.SIGKILL)
-            await taking
+            for rival in rivals:
+                if rival.process.returncode is None:
+                    rival.stop(signal.SIGKILL)
+            await asyncio.gather(*taking)
         assert EXIT_REPLACED == 3
     async with open_source(result["archive"], tmp_path) as source:
         tally = await check_log(source, steps=1)
         assert len(tally.launched) == 8
+
+
+async def taken(log: AsyncGenerator[Stored, None], *services: str) -> None:
+    """Each of these offices is taken, in whatever order."""
+    missing = set(services)
+    while missing:
+        _, event = await heard(log, lambda event: isinstance(event, OfficeTaken))
+        assert isinstance(event, OfficeTaken)
+        missing.discard(event.service)
+
+
+def _last_line(folder: Path, service: str) -> str:
+    return (folder / "logs" / f"{service}.log").read_text().splitlines()[-1]
 
 
 async def test_a_power_cut_takes_nothing_that_was_acknowledged(tmp_path: Path) -> None:
@@ -77,10 +93,6 @@ async def _lose_the_core(folder: Path, log: AsyncGenerator[Stored, None]) -> Non
     assert isinstance(event, CellRegistered)
     assert isinstance(again, CellRegistered)
     assert event.instance != again.instance
-
-
-def _led(event: Event) -> bool:
-    return isinstance(event, OfficeTaken) and event.service == "scheduler"
 
 
 def _copy(store: Path, target: Path) -> None:

@@ -1,7 +1,9 @@
 """The runner on the bus in memory, with the real reference harness and with hostile ones."""
 
+import asyncio
 import hashlib
 import os
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from schemas.dispatch import CancellationRequested, ExecutionLaunched, Execution
 from services import runner
 from services.episode import Episodes
 from services.place import Place
+from services.presence import present
 from services.workspace import MOST_BYTES, restore
 from tests.pipes import told
 from tests.services.work.conftest import until
@@ -179,6 +182,44 @@ async def test_what_a_lost_runner_launched_ends_as_failed_exactly_once_with_what
     assert "first" in event.detail
     assert (restored(run, event) / "half.txt").exists()
     assert await run.count(SAID) == 2
+
+
+async def test_what_a_runner_launched_is_left_to_it_while_it_lives_and_ended_by_another_once_it_is_silent(
+    run: Any,
+) -> None:
+    run.task("job")
+    os.mkfifo(run.folder / "up")
+    run.harness(f"echo up >{run.folder}/up; sleep 300")
+    run.configure(cells={"heartbeat_seconds": 0.02, "lost_after_seconds": 0.3})
+    async with run.serving(runner.serve, "runner", "first"):
+        await run.dispatch("x0-0", "job")
+        await run.grant("x0-0")
+        await told(run.folder / "up")
+        async with run.serving(runner.serve, "runner", "second"):
+            queue, state = run.broker.run("r").queues["rollout"], run.broker.run("r").ev
+            queue.offer(1, "ev.r.scheduler.execution.x0-0.dispatched", state.messages[0][1])
+            await beats(run, "second", 40)
+            assert await run.count(SAID) == 1
+    async with run.serving(hanging, "runner", "first"), run.serving(runner.serve, "runner", "third"):
+        event = await ended(run, "x0-0")
+        await beats(run, "third", 20)
+    assert event.reason == "failed"
+    assert await run.count(SAID) == 2
+
+
+async def hanging(place: Any, bus: Any) -> None:
+    """A runner's process that is there and does nothing."""
+    with present(place.folder, place.instance):
+        await asyncio.Event().wait()
+
+
+async def beats(run: Any, instance: str, count: int) -> None:
+    """Wait for so many heartbeats of a runner."""
+    async with asyncio.timeout(30), aclosing(run.bus.listen("hint.r.heartbeat.runner")) as heard:
+        async for _, body in heard:
+            count -= body.decode().startswith(instance)
+            if not count:
+                return
 
 
 async def test_an_entry_that_is_delivered_again_launches_nothing_again(run: Any) -> None:

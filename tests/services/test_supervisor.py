@@ -1,0 +1,41 @@
+"""Which ends of processes end a run, and who is started again."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gyre.config import Config
+from services.supervisor import MOST_QUICK_DEATHS, MOST_QUICK_KILLS, Child, Supervisor
+
+
+def supervisor(folder: Path, *children: Child) -> Supervisor:
+    (folder / "logs").mkdir()
+    for child in children:
+        child.born = time.monotonic()
+        (folder / "logs" / f"{child.name}.log").write_text("now cell ERROR model folder: it is damaged\n")
+    return Supervisor(folder, Config(), None, list(children))
+
+
+async def ends(made: Supervisor, code: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.supervisor.MOST_DOUBLINGS", -20)  # no pauses to wait for
+    for _ in range(times):
+        await made._after_death(made.children[0], code, "")
+
+
+@pytest.mark.parametrize(("code", "most"), [(1, MOST_QUICK_DEATHS), (-signal.SIGKILL, MOST_QUICK_KILLS)])
+async def test_a_process_that_ends_at_once_again_and_again_ends_the_run_a_killed_one_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, most: int
+) -> None:
+    made = supervisor(tmp_path, Child("cell", 0))
+    await ends(made, code, most - 1, monkeypatch)
+    assert made.fatal == ""
+    await ends(made, code, 1, monkeypatch)
+    assert made.fatal == f"cell-0 ended {most} times at once (exit {code}): model folder: it is damaged"
+
+
+def test_only_what_is_not_heard_any_more_is_wanted_back(tmp_path: Path) -> None:
+    made = supervisor(tmp_path, Child("cell", 0), Child("cell", 1), Child("packer", None), Child("admission", None))
+    made.revive({"packer", "0"})
+    assert [child.name for child in made.children if child.wanted.is_set()] == ["cell-1", "admission"]
