@@ -1,7 +1,8 @@
 """The examiner: measures the published policy on held-out tasks, outside d, p and f.
 
 Episode k of an evaluation works on held-out task k (round and round) under the id <evaluation>-<k>. What is said about
-an evaluation is said once and whole; an examiner that comes back redoes the one it was at.
+an evaluation is said once and whole; an examiner that comes back redoes the one it was at, under ids of their own
+(<evaluation>-<k>r2, ...), so that no tree holds two episodes.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from bus import subjects
 from bus.errors import Conflict
 from bus.log import BusPort, Expect
 from gyre.evaluators.port import Evaluator
-from gyre.proxy.tokens import episode
+from gyre.proxy.tokens import MOST_ATTEMPTS, episode
 from gyre.sandboxes.process import ProcessSandbox
 from gyre.tasks.folder import Task, load_tasks
 from schemas.base import pack_floats
@@ -63,7 +64,8 @@ class Examiner:
             self._voice.heard(said.sequence)
             return
         began = time.monotonic()
-        scores = await asyncio.gather(*(self._score(started.evaluation, k) for k in range(started.episodes)))
+        attempt = await self._attempt(started)
+        scores = await asyncio.gather(*(self._score(started.evaluation, k, attempt) for k in range(started.episodes)))
         valid = [score for score in scores if not math.isnan(score)]
         scored = EvaluationScored(
             evaluation=started.evaluation,
@@ -77,9 +79,21 @@ class Examiner:
         with contextlib.suppress(Conflict):  # another examiner was faster: its word stands
             await self._voice.say(entity, (scored,), started.evaluation, causation, Expect(subject, 0))
 
-    async def _score(self, evaluation: str, index: int) -> float:
+    async def _attempt(self, started: EvaluationStarted) -> int:
+        """The first attempt that nobody began; what earlier ones left is cleared away."""
+        for attempt in range(1, MOST_ATTEMPTS):
+            names = [episode(started.evaluation, k, attempt) for k in range(started.episodes)]
+            calls = (self._bus.calls.last(subjects.call(self._place.run, name)) for name in names)
+            boxes = [box for name in names if (box := self._episodes.box(name)).exists()]
+            if not any(await asyncio.gather(*calls)) and not boxes:
+                return attempt
+            for box in boxes:
+                await asyncio.to_thread(workspace.vacate, box)
+        return MOST_ATTEMPTS
+
+    async def _score(self, evaluation: str, index: int, attempt: int) -> float:
         """The score of one episode; NaN where none could be had."""
-        name, task = episode(evaluation, index), self._tasks[index % len(self._tasks)]
+        name, task = episode(evaluation, index, attempt), self._tasks[index % len(self._tasks)]
         async with self._room:
             outcome = await self._episodes.run(name, task.name, await self._episodes.token(name))
             box = self._episodes.box(name)

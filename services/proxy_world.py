@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Set as AbstractSet
 
 from pydantic import TypeAdapter
@@ -11,7 +12,7 @@ from bus.log import BusPort, Stored
 from gyre.core.admission import seed_of
 from gyre.core.routes import FOLDS, Cell, Routes, choose, evolve
 from gyre.proxy.errors import Unauthorized
-from gyre.proxy.tokens import episode, execution_token, token_digest
+from gyre.proxy.tokens import MOST_ATTEMPTS, episode, execution_token, token_digest
 from schemas.calls import RouteAssigned, RouteMoved
 from schemas.envelope import Event, Producer
 from schemas.runs import EvaluationScored, EvaluationStarted
@@ -129,8 +130,8 @@ class World:
         return event
 
     def _admit(self, evaluation: str, episodes: int) -> None:
-        for index in range(episodes):
-            execution = episode(evaluation, index)
+        for attempt, index in itertools.product(range(1, MOST_ATTEMPTS + 1), range(episodes)):
+            execution = episode(evaluation, index, attempt)
             self._episodes[token_digest(execution_token(self._secret, execution))] = execution
 
     def _find(self, digest: str) -> str | None:

@@ -149,9 +149,8 @@ def _evaluation_started(routes: Routes, event: EvaluationStarted) -> Routes:
 
 
 def _evaluation_scored(routes: Routes, event: EvaluationScored) -> Routes:
-    episodes = {f"{event.evaluation}-{index}" for index in range(routes.evaluations.get(event.evaluation, 0))}
-    assigned = {execution: cell for execution, cell in routes.assigned.items() if execution not in episodes}
-    return replace(routes, evaluations=_without(routes.evaluations, event.evaluation), assigned=assigned)
+    others = {name: cell for name, cell in routes.assigned.items() if name.rpartition("-")[0] != event.evaluation}
+    return replace(routes, evaluations=_without(routes.evaluations, event.evaluation), assigned=others)
 
 
 def _registered(routes: Routes, event: CellRegistered) -> Routes:

@@ -20,6 +20,10 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def episode(evaluation: str, index: int) -> str:
-    """Execution id of an evaluation's episode `index` (from 0)."""
-    return f"{evaluation}-{index}"
+MOST_ATTEMPTS = 8
+"""At one evaluation, each with episodes of its own."""
+
+
+def episode(evaluation: str, index: int, attempt: int = 1) -> str:
+    """Execution id of an evaluation's episode `index` (from 0); what one attempt did is never taken for another's."""
+    return f"{evaluation}-{index}" if attempt == 1 else f"{evaluation}-{index}r{attempt}"

@@ -3,9 +3,12 @@
 import math
 from typing import Any
 
+from gyre.proxy.tokens import execution_token
 from schemas.base import floats
 from schemas.runs import EvaluationScored, EvaluationStarted
 from services import examiner
+from services.proxy_world import World
+from tests.services.work.conftest import SECRET
 
 SAID = "ev.r.examiner.evaluation.*"
 
@@ -70,3 +73,16 @@ async def test_an_evaluation_without_any_valid_score_has_mean_zero(run: Any) -> 
     await start(run, "e0", 2)
     event = await scored(run)
     assert (event.valid, event.mean) == (0, 0.0)
+
+
+async def test_episodes_that_are_started_again_have_ids_of_their_own(run: Any) -> None:
+    with_heldout(run, a="exit 0")
+    (run.folder / "work" / "e0-1").mkdir(parents=True)  # what one that was killed leaves
+    await start(run, "e0", 2)
+    run.harness(f'printf %s "$OPENAI_API_KEY" >{run.folder}/key-$$')
+    assert (await scored(run)).valid == 2
+    keys = {path.read_text() for path in run.folder.glob("key-*")}
+    assert keys == {execution_token(SECRET, name) for name in ("e0-0r2", "e0-1r2")}
+    world = World(run.bus, SECRET, 0)
+    world.fold(EvaluationStarted(evaluation="e0", version=3, episodes=2))
+    assert {await world.execution(key) for key in keys} == {"e0-0r2", "e0-1r2"}
