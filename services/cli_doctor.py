@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -36,7 +37,8 @@ def doctor(
         fail(f"--only {min(unknown)}: no such finding; `gyre doctor --list` has them", 2)
     with Errors():
         report = asyncio.run(_look(run, folder, only or []))
-    where = run if Path(run).is_file() or folder == Path("runs") else f"{run} --runs {folder}"
+    named = shlex.quote(run)
+    where = named if Path(run).is_file() or folder == Path("runs") else f"{named} --runs {shlex.quote(str(folder))}"
     found = [asdict(each) | {"next": each.next.replace("{run}", where)} for each in report.findings]
     if as_json:
         typer.echo(json.dumps({"run": report.run, "live": report.live, "events": report.events, "findings": found}))
