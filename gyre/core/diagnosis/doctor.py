@@ -29,6 +29,8 @@ FAMILIES: tuple[type[Any], ...] = (
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = {kind.name: kind for family in FAMILIES for kind in family.kinds}
 """Every finding there is, by name."""
+FOLLOWS = frozenset({"zero-variance", "supply-starvation"})
+"""What follows from most other faults as well: said last."""
 
 
 class Doctor:
@@ -90,7 +92,7 @@ class Doctor:
         self._logs.unreadable(stream, sequence, reason)
 
     def findings(self, outlook: Outlook, only: Iterable[str] = ()) -> Iterator[Finding]:
-        """All that is wrong, the critical first; with `only`, of these names. Asking changes nothing."""
+        """All that is wrong, causes and the critical first; with `only`, of these names. Asking changes nothing."""
         names = frozenset(only) or frozenset(KINDS)
         found = [each for detector in self._detectors for each in detector.findings(outlook) if each.name in names]
-        yield from sorted(found, key=lambda each: each.severity != "critical")
+        yield from sorted(found, key=lambda each: (each.name in FOLLOWS, each.severity != "critical"))
