@@ -8,6 +8,8 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,8 @@ class Store:
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Make changes; questions see them after `keep`."""
-        for statement, values in changes:
-            self._writer.execute(statement, values)
+        for statement, alike in groupby(changes, itemgetter(0)):
+            self._writer.executemany(statement, map(itemgetter(1), alike))
 
     def keep(self) -> None:
         """Let questions see all changes so far."""

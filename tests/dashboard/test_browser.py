@@ -90,7 +90,7 @@ async def test_the_slider_shows_any_moment_and_goes_back_to_the_end(chrome: Brow
         await page.press("n")
         await page.until("document.documentElement.dataset.at === 'now'")
         assert "ended f\n48" in await page.text("#facts")
-        await at(page, 38.0)
+        await at(page, 39.6)
         await page.press(" ")
         await page.until("document.documentElement.dataset.at === 'now'")
         await page.until("document.querySelector('.play').textContent === '▶'")
