@@ -109,11 +109,16 @@ WHERE last_score IS NULL OR last_score < 1 ORDER BY episode
         ),
     ),
     "malformed": (
-        "Stored messages that no model accepts",
-        (
-            "SELECT stream, sequence, body.subject::String AS subject, body.reason::String AS reason FROM events "
-            "WHERE run = {run:String} AND type = 'Malformed' ORDER BY stream, sequence"
-        ),
+        "Stored messages that no model accepts: of no commit's shape, or refused by the run's own readers",
+        """
+SELECT stream, sequence, any(subject) AS subject, any(reason) AS reason FROM (
+    SELECT stream, sequence, body.subject::String AS subject, body.reason::String AS reason FROM events
+    WHERE run = {run:String} AND type = 'Malformed'
+    UNION ALL
+    SELECT 'EV', body.sequence::UInt64, body.subject::String, body.reason::String FROM events
+    WHERE run = {run:String} AND type = 'EventQuarantined'
+) GROUP BY stream, sequence ORDER BY stream, sequence
+""",
     ),
 }
 """Name -> (what it shows, SQL)."""
