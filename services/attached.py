@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -45,6 +46,8 @@ class Worker:
         self.consumer, self.position = consumer, position
         self._ending, self._wanted = ending, wanted(consumer)
         self._turn, self._stopping = asyncio.Lock(), False
+        self._busy = threading.RLock()
+        """Held in threads: one goes on for a moment when who waits for it is cancelled."""
         self._saved, self._unsaved = time.monotonic(), False
 
     def stop(self) -> None:
@@ -66,7 +69,7 @@ class Worker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(self._save)
+        await asyncio.to_thread(self.keep)
         if close := getattr(self.consumer, "close", None):
             close()
 
@@ -110,16 +113,17 @@ class Worker:
                     await self.consumer.handle(event, at)
                 self.position.sequences[stream] = stored.sequence
                 if self._is_due():
-                    await asyncio.to_thread(self._save)
+                    await asyncio.to_thread(self.keep)
 
     def _hand_over(self, stream: Stream, chunk: list[Stored]) -> None:
-        for stored in chunk:
-            if not self._stopping:
-                for event, at in self._events(stream, stored):
-                    self.consumer.handle(event, at)
-                self.position.sequences[stream] = stored.sequence
-                if self._is_due():
-                    self._save()
+        with self._busy:
+            for stored in chunk:
+                if not self._stopping:
+                    for event, at in self._events(stream, stored):
+                        self.consumer.handle(event, at)
+                    self.position.sequences[stream] = stored.sequence
+                    if self._is_due():
+                        self.keep()
 
     async def _save_in_silence(self) -> None:
         """What came last is kept too, when nothing follows it."""
@@ -127,7 +131,7 @@ class Worker:
             await asyncio.sleep(SAVE_SECONDS)
             async with self._turn:
                 if self._unsaved:
-                    await asyncio.to_thread(self._save)
+                    await asyncio.to_thread(self.keep)
 
     def _is_due(self) -> bool:
         return time.monotonic() - self._saved >= SAVE_SECONDS
@@ -142,11 +146,13 @@ class Worker:
             if self._wanted is None or type(event) in self._wanted
         ]
 
-    def _save(self) -> None:
+    def keep(self) -> None:
+        """Save what the consumer keeps, and the position with it; blocks."""
         save = getattr(self.consumer, "save", None)
-        self.position.state = save() if save else None
-        self.position.save()
-        self._saved, self._unsaved = time.monotonic(), False
+        with self._busy:
+            self.position.state = save() if save else None
+            self.position.save()
+            self._saved, self._unsaved = time.monotonic(), False
 
 
 async def serve(descriptor: int) -> None:

@@ -6,15 +6,18 @@ of the run waits for it. What a collector does not take is sent again before any
 bounded; a span that was sent twice has the same id both times.
 """
 
+import asyncio
+import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
 from bus import codec
 from bus.blobs import Blobs
+from bus.errors import BusError
 from bus.log import BusPort, Log, Stored
 from bus.workqueue import decode
 from schemas.speakers import Stream
@@ -28,6 +31,7 @@ LOG = logging.getLogger("gyre")
 AGAIN_SECONDS = (1.0, 30.0)
 """Before sending again: at first, and at most."""
 _MOST_SPANS = 512
+_LAST_SECONDS = 5.0
 
 
 class Traces:
@@ -85,19 +89,35 @@ class Traces:
 
 
 async def serve(place: Place, bus: BusPort) -> None:
-    """Send the run's traces until cancelled."""
-    consumer = Traces(place.config.telemetry.otlp_endpoint)
+    """Send the run's traces until cancelled, and then what there is of them yet."""
+    consumer, ending = Traces(place.config.telemetry.otlp_endpoint), Ending()
     position = Position.load(place.folder / "snapshots" / "traces.json", "traces")
-    worker = Worker(consumer, position, Ending())
-    logs: tuple[tuple[Stream, Log], ...] = (("EV", bus.ev), ("CALL", bus.calls))
+    worker = Worker(consumer, position, ending)
+    logs: dict[Stream, Log] = {"EV": bus.ev, "CALL": bus.calls}
+    begin = {stream: position.sequences.setdefault(stream, 0) for stream in logs}
+    working = asyncio.ensure_future(
+        worker.run({stream: _decoded(log, bus.blobs, begin[stream]) for stream, log in logs.items()})
+    )
     try:
-        await worker.run(
-            {stream: _decoded(log, bus.blobs, position.sequences.setdefault(stream, 0)) for stream, log in logs}
-        )
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await _finish(working, logs, ending)
+        raise
     finally:
         worker.stop()
         consumer.stop()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
         position.close()
+
+
+async def _finish(working: "asyncio.Future[None]", logs: Mapping[Stream, Log], ending: Ending) -> None:
+    """A run that is finished ends this process at once: what was said by then is sent, if that can be done soon."""
+    with contextlib.suppress(TimeoutError, BusError):
+        async with asyncio.timeout(_LAST_SECONDS):
+            ending.until |= {stream: await log.head() for stream, log in logs.items()}
+            ending.news.set()
+            await working
 
 
 async def _decoded(log: Log, blobs: Blobs, after: int) -> AsyncGenerator[list[Stored], None]:

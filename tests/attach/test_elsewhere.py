@@ -35,8 +35,8 @@ async def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         server.stop()
 
 
-async def test_a_finished_run_is_read_to_its_end_with_the_login_of_an_attached_user(
-    runs: Path, capfd: pytest.CaptureFixture[str]
+async def test_a_finished_run_is_read_to_its_end_with_a_login_that_may_just_that_and_with_no_other(
+    runs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"file": str(runs / "seen"), "events": "0"}
     outcome = await attach(Wish("small", f"{OTHERS}:Sleeper", options=options), runs)
@@ -46,12 +46,8 @@ async def test_a_finished_run_is_read_to_its_end_with_the_login_of_an_attached_u
     assert (await attach(Wish("small", "", program, begin="now"), runs)).code == 0
     assert capfd.readouterr().err == ""
 
-
-async def test_without_a_login_of_their_own_others_are_not_given_ours(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
     monkeypatch.delenv(credentials.ELSEWHERE)
     monkeypatch.setenv(credentials.USER, users.READER)
-    monkeypatch.setenv(credentials.PASSWORD, credentials.password(tmp_path / "out", users.READER))
+    monkeypatch.setenv(credentials.PASSWORD, credentials.password(runs.parent / "out", users.READER))
     with pytest.raises(AttachError, match=r"^user attached_00: has no password here, and reader may do too much"):
         await attach(Wish("small", f"{OTHERS}:Crasher"), runs)

@@ -3,14 +3,11 @@
 import asyncio
 import json
 import re
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from bus.archive_log import open_archive
 from bus.memory import MemoryBroker, MemoryBus
@@ -24,58 +21,19 @@ from services.place import Place
 from services.spans import KINDS, Spans
 from services.supervisor import BESIDE, services_of
 from services.traces import Traces
+from tests.attach.conftest import Collector
 
 ROOT = Path(__file__).parents[2]
 ARCHIVE = ROOT / "tests/data/runs/small.jsonl.zst"
 
 
-class Collector:
-    """What arrived: spans by name; `refusals` more requests are answered with 403."""
-
-    def __init__(self) -> None:
-        self.spans: list[Any] = []
-        self.refusals = 0
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.refusals -= 1
-                self.send_response(403 if collector.refusals >= 0 else 200)
-                self.end_headers()
-                if collector.refusals < 0:
-                    collector.take(body, self.headers.get("Content-Encoding", ""))
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def take(self, body: bytes, encoding: str) -> None:
-        assert encoding == ""
-        request = ExportTraceServiceRequest.FromString(body)
-        for resource in request.resource_spans:
-            for scope in resource.scope_spans:
-                self.spans += scope.spans
-
-    def named(self, name: str) -> list[Any]:
-        return [span for span in self.spans if span.name == name]
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    collector = Collector()
-    thread = threading.Thread(target=collector.server.serve_forever)
-    thread.start()
-    yield collector
-    collector.server.shutdown()
-    collector.server.server_close()
-    thread.join()
-
-
-async def recorded() -> list[tuple[Any, At]]:
+@cache
+def recorded() -> list[tuple[Any, At]]:
     """Every event of the recorded run that traces are made of, CALL first: the two logs come in any order."""
+    return asyncio.run(_recorded())
+
+
+async def _recorded() -> list[tuple[Any, At]]:
     found = []
     with open_archive(ARCHIVE) as archive:
         for stream, log in (("CALL", archive.calls), ("EV", archive.ev)):
@@ -88,8 +46,8 @@ async def recorded() -> list[tuple[Any, At]]:
     return found
 
 
-async def test_an_execution_holds_its_calls_and_its_scoring_and_a_step_its_micro_steps(collector: Collector) -> None:
-    events = await recorded()
+def test_an_execution_holds_its_calls_and_its_scoring_and_a_step_its_micro_steps(collector: Collector) -> None:
+    events = recorded()
     consumer = Traces(collector.url)
     for event, at in events:
         consumer.handle(event, at)
@@ -123,7 +81,7 @@ def said(span: Any) -> dict[str, Any]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
 
 
-async def test_a_collector_that_is_away_is_waited_for_and_nothing_is_sent_twice(
+def test_a_collector_that_is_away_is_waited_for_and_nothing_is_sent_twice(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(traces, "AGAIN_SECONDS", (0.01, 0.01))
@@ -131,7 +89,7 @@ async def test_a_collector_that_is_away_is_waited_for_and_nothing_is_sent_twice(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     collector.refusals = 1
     consumer = Traces()
-    for event, at in (await recorded())[:20]:
+    for event, at in recorded()[:20]:
         consumer.handle(event, at)
     consumer.save()
     consumer.close()
@@ -139,8 +97,8 @@ async def test_a_collector_that_is_away_is_waited_for_and_nothing_is_sent_twice(
     assert "trying again" in caplog.text
 
 
-async def test_what_had_begun_goes_on_after_a_restart_with_the_same_ids(collector: Collector) -> None:
-    events = await recorded()
+def test_what_had_begun_goes_on_after_a_restart_with_the_same_ids(collector: Collector) -> None:
+    events = recorded()
     whole = Spans("small")
     wanted = [span for event, at in events for span in whole.take(event, at.commit.time, at.sequence)]
     first = Traces(collector.url)
@@ -165,14 +123,14 @@ async def test_the_service_sends_what_a_run_says_and_goes_on_where_it_was(collec
     place = Place("traces", "traces-1", "small", tmp_path, "memory", config)
     wanted = sum(type(event) is ExecutionTerminated for _, commit in commits for event in commit.events)
     for part in (commits[:400], commits[400:]):
+        serving = asyncio.ensure_future(traces.serve(place, bus))
+        await asyncio.sleep(0)  # it has begun
         for subject, commit in part:
             await bus.ev.append(subject, commit)
-        serving = asyncio.ensure_future(traces.serve(place, bus))
-        file = tmp_path / "snapshots/traces.json"
-        while not (file.exists() and json.loads(file.read_text())["position"]["EV"] == await bus.ev.head()):
-            await asyncio.sleep(0.05)
-        serving.cancel()
+        serving.cancel()  # as a run does at its end: what was said by then is sent
         await asyncio.gather(serving, return_exceptions=True)
+        kept = json.loads((tmp_path / "snapshots/traces.json").read_text())
+        assert kept["position"] == {"EV": await bus.ev.head(), "CALL": 0}
     assert len(collector.named("execution")) == wanted
 
 
