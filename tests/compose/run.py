@@ -21,7 +21,7 @@ from tests.dashboard.browser import browser
 
 PAGE = ROOT / "docs" / "operations.md"
 HERE = Path(__file__).parent
-BACK_SECONDS = 120.0
+BACK_SECONDS = 300.0
 RUN_SECONDS = 1800.0
 WRITABLE = {"clickhouse"}
 """Services whose file system is not read-only."""
