@@ -15,7 +15,7 @@ from tests.dashboard.conftest import Told
 from tests.dashboard.tale import HOSTILE, say, tale
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-PATIENCE_MS = 5000
+PATIENCE_MS = 10_000
 RIGHT = "(each) => each.getBoundingClientRect().right"
 LISTED = "Number(document.documentElement.dataset.listed) > 0"
 ALL = f"{LISTED} && document.querySelector('#state').textContent === 'finished'"

@@ -1,7 +1,9 @@
 """The HTTP face: who is let in, what is refused, what every answer says of itself; and the page as one file."""
 
+import asyncio
 import json
 import re
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -185,6 +187,19 @@ def test_scripts_never_read_text_as_markup() -> None:
     )
     assert [path.name for path in ASSETS.glob("*.js") if forbidden.search(path.read_text())] == []
     assert re.findall(r"\son\w+=|style=|<script(?! type=\"module\" src=)", (ASSETS / "index.html").read_text()) == []
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_command_serves_until_it_is_told_to_stop(told: Told) -> None:
+    command = (sys.executable, "-m", "services.cli", "dashboard", str(told.archive), "--port", "0")
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    url = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
+    async with aiohttp.ClientSession() as client:
+        stream = await client.get(f"{url}api/runs/tale/live")
+        assert await stream.content.readline() == b"event: head\n"
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 30) == 0
 
 
 def test_the_commands_say_what_to_do(tmp_path: Path) -> None:
