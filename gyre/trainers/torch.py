@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from gyre.rl import objective
-from gyre.rl.algorithms.port import Settings, Targets
+from gyre.rl.algorithms.port import Settings
 from gyre.rl.objective import Decision
 from gyre.trainers.attention import attach
 from gyre.trainers.batches import RowTensors, row_tensors, target_log_probs
 from gyre.trainers.checkpoint import load_tensors, save_tensors
+from gyre.trainers.executions import executions_of, spread_over_rows, targets_of
 from gyre.trainers.optimizer import Adam, AdamSettings, refuse_misfit
 from gyre.trainers.port import AccumulatorSpoilt, Applied, Finished, MicroStepRefused, Saved
 from gyre.trainers.recompute import Recompute
@@ -114,7 +115,7 @@ class TorchTrainer:
     def micro_step(self, enqueued: MicroStepEnqueued) -> Finished:
         """See the port."""
         self._refuse_spoilt()
-        owners, advantages = _executions(enqueued)
+        owners, advantages = executions_of(enqueued)
         share = self._share_prefixes
         rows = [row_tensors(each, owners, self._vocabulary, share_prefixes=share) for each in enqueued.rows]
         if enqueued.kind == "measure":
@@ -152,10 +153,8 @@ class TorchTrainer:
 
     def _decide_spread(self, rows: list[RowTensors], decisions: dict[int, Decision], advantages: list[float]) -> None:
         """Measure first what lies in several rows: a ratio needs all of an execution's targets before any trains."""
-        present = [set(row.owner.tolist()) for row in rows]
-        spread = {each for each in range(len(advantages)) if sum(each in owners for owners in present) > 1}
-        spread -= decisions.keys()
-        touched = [row for row, owners in zip(rows, present, strict=True) if owners & spread]
+        spread = spread_over_rows(rows, len(advantages)) - decisions.keys()
+        touched = [row for row in rows if spread & set(row.owner.tolist())]
         tally = self._tally(touched, len(advantages))
         for index in spread:
             decisions[index] = objective.decide(*tally.measured(index), advantages[index], self._settings)
@@ -181,7 +180,7 @@ class TorchTrainer:
             mine = log_ratio[row.owner == index]
             decisions[index] = objective.decide(float(mine.sum()), len(mine), advantages[index], self._settings)
         leaf = log_pi.detach().requires_grad_()
-        losses = objective.target_losses(_targets(row, leaf, decisions, advantages), self._settings)
+        losses = objective.target_losses(targets_of(row, leaf, decisions, advantages), self._settings)
         tally.add(row.owner, log_pi.detach(), row.log_roll, losses.detach())
         (slope,) = torch.autograd.grad((losses * row.weight).sum(), leaf)
         if slope.any():  # a row that is masked throughout, or without advantage, costs no backward pass
@@ -211,30 +210,6 @@ class TorchTrainer:
     def _refuse_spoilt(self) -> None:
         if self._spoilt:
             raise AccumulatorSpoilt("a micro-step broke half-way: zero() the accumulator and discard the contribution")
-
-
-def _executions(enqueued: MicroStepEnqueued) -> tuple[dict[str, int], list[float]]:
-    """Index of each execution, in order of appearance, and its advantage."""
-    advantages: dict[str, float] = {}
-    if not enqueued.rows or not all(each.segments for each in enqueued.rows):
-        raise MicroStepRefused(f"micro_step {enqueued.micro_step}: rows and their segments must not be empty")
-    for segment in (each for row in enqueued.rows for each in row.segments):
-        if advantages.setdefault(segment.execution, segment.advantage) != segment.advantage:
-            found = f"advantage = {segment.advantage} and {advantages[segment.execution]}"
-            raise MicroStepRefused(f"execution {segment.execution}: {found}: an execution has one advantage")
-    return {each: index for index, each in enumerate(advantages)}, list(advantages.values())
-
-
-def _targets(row: RowTensors, log_pi: Tensor, decisions: dict[int, Decision], advantages: list[float]) -> Targets:
-    unknown = Decision(1.0, 1)  # of executions that lie in other rows
-    known = [decisions.get(each, unknown) for each in range(len(advantages))]
-    return Targets(
-        log_pi=log_pi,
-        log_roll=row.log_roll,
-        advantage=torch.tensor(advantages, dtype=torch.float64)[row.owner],
-        ratio=torch.tensor([each.ratio for each in known], dtype=torch.float64)[row.owner],
-        mask=torch.tensor([each.mask for each in known], dtype=torch.float64)[row.owner],
-    )
 
 
 def file_state(model: nn.Module) -> tuple[dict[str, Tensor], set[str]]:

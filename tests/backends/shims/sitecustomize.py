@@ -57,10 +57,31 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
+class Megatron(importlib.abc.MetaPathFinder):
+    """Looks after the modules of megatron as they are imported: see `gyre_cpu_megatron`."""
+
+    busy = False
+
+    def find_spec(self, name, path, target=None):
+        if self.busy or not name.startswith("megatron."):
+            return None
+        self.busy = True
+        try:
+            spec = _find_spec(name)
+        finally:
+            self.busy = False
+        if spec is not None and spec.loader is not None:
+            import gyre_cpu_megatron
+
+            gyre_cpu_megatron.look_after(spec)
+        return spec
+
+
 def find_spec(name, package=None):
     """As importlib's, but the absent are absent."""
     return None if name.partition(".")[0] in ABSENT else _find_spec(name, package)
 
 
 sys.meta_path.append(Finder())
+sys.meta_path.insert(0, Megatron())
 importlib.util.find_spec = find_spec

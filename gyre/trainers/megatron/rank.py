@@ -1,0 +1,254 @@
+"""One rank's process: `python -m gyre.trainers.megatron.rank DESCRIPTOR`, where a trainer holds the other end.
+
+It does what it is told, one thing at a time, and answers each: every rank is told the same things in the same order, so
+that collective operations meet. Rows are the micro-batches of one pass of the pipeline (1F1B with several stages).
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from torch import Tensor, distributed, nn
+
+from gyre.rl import objective
+from gyre.rl.algorithms.port import Settings, Targets
+from gyre.rl.objective import Decision
+from gyre.trainers.batches import RowTensors, row_tensors
+from gyre.trainers.executions import executions_of, spread_over_rows, targets_of
+from gyre.trainers.megatron.layout import Layout, Shard
+from gyre.trainers.megatron.model import make_stage
+from gyre.trainers.megatron.orders import Line, Orders, Outcome
+from gyre.trainers.optimizer import Adam
+from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused, TrainerError
+from gyre.trainers.stats import Tally
+from schemas.training import MicroStepEnqueued
+
+_DIE_WITH_PARENT = 1  # prctl(PR_SET_PDEATHSIG)
+_FAR = -1e9
+
+
+class Rank:
+    """A stage of the model on one rank."""
+
+    def __init__(self, orders: Orders) -> None:
+        """Meets the others, and builds the stage."""
+        self._orders = orders
+        layout = self._layout = Layout.of(orders.config, orders.tensor, orders.pipeline)
+        store = distributed.FileStore(orders.meeting, layout.tensor * layout.pipeline)
+        distributed.init_process_group(
+            orders.backend,
+            store=store,
+            rank=orders.rank,
+            world_size=layout.tensor * layout.pipeline,
+            timeout=timedelta(seconds=orders.timeout_seconds),
+        )
+        parallel_state.initialize_model_parallel(layout.tensor, layout.pipeline)
+        model_parallel_cuda_manual_seed(1)
+        self._last = parallel_state.is_pipeline_last_stage()
+        self._model = make_stage(
+            orders.config, layout, first=parallel_state.is_pipeline_first_stage(), last=self._last
+        ).eval()
+        self._parameters = dict(self._model.named_parameters())
+        self._adam: Adam | None = None
+
+    def load(self, shard: Shard) -> None:
+        """Take these weights and zero the accumulator."""
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.data = shard[name].to(parameter.device, parameter.dtype)
+        self.zero()
+
+    def zero(self) -> None:
+        """Forget what was accumulated."""
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def weights(self) -> Shard:
+        """The parameters of this rank."""
+        return {name: each.detach().cpu() for name, each in self._parameters.items()}
+
+    def gradient(self) -> Shard:
+        """What was accumulated here."""
+        return {
+            name: (torch.zeros_like(each) if each.grad is None else each.grad).cpu()
+            for name, each in self._parameters.items()
+        }
+
+    def apply(self, gradient: Shard) -> None:
+        """Update once with the clipped gradient."""
+        flat = torch.cat([gradient[name].reshape(-1) for name in self._parameters])
+        self._optimizer().apply(flat)
+
+    def optimizer(self) -> tuple[Shard, Shard, int]:
+        """First and second moments, and how many updates there were."""
+        state = self._optimizer().state()
+        first, second = (
+            {name: state[f"{which}.{name}"].cpu() for name in self._parameters} for which in ("first", "second")
+        )
+        return first, second, int(state["updates"])
+
+    def restore(self, moments: tuple[Shard, Shard, int]) -> None:
+        """Take what `optimizer` gave."""
+        first, second, updates = moments
+        state = {f"first.{name}": each for name, each in first.items()}
+        state |= {f"second.{name}": each for name, each in second.items()}
+        self._optimizer().restore(state | {"updates": torch.tensor(updates)})
+
+    def release(self) -> None:
+        """Free parameters, accumulator and moments."""
+        self._adam = None
+        for parameter in self._parameters.values():
+            parameter.grad = None
+            parameter.data = parameter.data.new_empty(0)
+
+    def micro_step(self, enqueued: MicroStepEnqueued) -> Outcome | None:
+        """Measure, or train into the accumulator; what was found, at the last stage's first rank."""
+        owners, advantages = executions_of(enqueued)
+        rows = [row_tensors(each, owners, self._layout.vocabulary, share_prefixes=False) for each in enqueued.rows]
+        if enqueued.kind == "measure":
+            tally = self._measure(rows, len(owners))
+            return self._told(Outcome(owners, tally, {}))
+        decisions = {
+            owners[each.execution]: Decision(each.ratio, each.mask)
+            for each in enqueued.masks
+            if each.execution in owners
+        }
+        work = _Work(decisions, advantages, self._orders.settings, Tally(len(owners)), len(rows))
+        spread = spread_over_rows(rows, len(advantages)) - decisions.keys()
+        if spread:
+            work.decide(spread, self._measure(rows, len(advantages)))
+        self._pass(rows, work)
+        if not all(each.grad is None or each.grad.isfinite().all() for each in self._parameters.values()):
+            raise AccumulatorSpoilt("the gradient is not finite under these weights: go back to the last good version")
+        return self._told(Outcome(owners, work.tally, decisions))
+
+    def _measure(self, rows: list[RowTensors], executions: int) -> Tally:
+        work = _Work({}, [0.0] * executions, self._orders.settings, Tally(executions), len(rows))
+        self._pass(rows, work, forward_only=True)
+        return work.tally
+
+    def _pass(self, rows: list[RowTensors], work: "_Work", *, forward_only: bool = False) -> None:
+        """One pass of the pipeline over the rows: started up and drained once."""
+
+        def forward(remaining: Iterator[RowTensors], model: nn.Module) -> tuple[Tensor, Any]:
+            row = next(remaining)
+            logits = model(row.ids, row.positions, _mask(row.positions[0]))
+            return logits, lambda output: work.loss(self._log_probs(output, row), row, train=not forward_only)
+
+        get_forward_backward_func()(
+            forward_step_func=forward,
+            data_iterator=iter(rows),
+            model=[self._model],
+            num_microbatches=len(rows),
+            seq_length=max(row.ids.numel() for row in rows),
+            micro_batch_size=1,
+            forward_only=forward_only,
+        )
+        work.agree(AccumulatorSpoilt if not forward_only else MicroStepRefused)
+
+    def _log_probs(self, logits: Tensor, row: RowTensors) -> Tensor:
+        """(U,) float64: log pi of each target at the rollout's temperature, nats; logits are (1, T, V / T)."""
+        context = logits[0, row.sources].float() / self._orders.temperature  # (D, V / T)
+        first = parallel_state.get_tensor_model_parallel_rank() * context.shape[1]
+        beyond = torch.arange(first, first + context.shape[1], device=context.device) >= self._layout.vocabulary
+        context = context.masked_fill(beyond, _FAR)
+        lost = vocab_parallel_cross_entropy(context[:, None], row.tokens[:, None].to(context.device))
+        return -lost[:, 0][row.distinct].double()
+
+    def _told(self, outcome: Outcome) -> Outcome | None:
+        return outcome if self._last and parallel_state.get_tensor_model_parallel_rank() == 0 else None
+
+    def _optimizer(self) -> Adam:
+        if self._adam is None:
+            data = {name: each.data for name, each in self._parameters.items()}
+            self._adam = Adam(data, self._orders.adam)
+        return self._adam
+
+
+class _Work:
+    """What becomes of a pass's rows at the last stage."""
+
+    def __init__(
+        self, decisions: dict[int, Decision], advantages: list[float], settings: Settings, tally: Tally, rows: int
+    ) -> None:
+        self._decisions, self._advantages, self._settings, self.tally = decisions, advantages, settings, tally
+        self._rows = rows
+        self._trouble = False
+
+    def decide(self, spread: set[int], measured: Tally) -> None:
+        """What lies in several rows, from all of its targets."""
+        for index in spread:
+            total, count = measured.measured(index)
+            if count:
+                self._decisions[index] = objective.decide(total, count, self._advantages[index], self._settings)
+
+    def loss(self, log_pi: Tensor, row: RowTensors, *, train: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """A row's loss, for the pipeline, which divides it by the number of rows."""
+        found = log_pi.detach()
+        if not found.isfinite().all():
+            self._trouble = True
+            return log_pi.nan_to_num().sum() * 0.0, {}
+        if not train:
+            self.tally.add(row.owner, found, row.log_roll, torch.zeros_like(found))
+            return log_pi.sum() * 0.0, {}
+        for index in set(row.owner.tolist()) - self._decisions.keys():
+            ratios = (found - row.log_roll)[row.owner == index]
+            self._decisions[index] = objective.decide(
+                float(ratios.sum()), len(ratios), self._advantages[index], self._settings
+            )
+        leaf = found.requires_grad_()
+        losses = objective.target_losses(self._targets(row, leaf), self._settings)
+        self.tally.add(row.owner, found.detach(), row.log_roll, losses.detach())
+        (slope,) = torch.autograd.grad((losses * row.weight).sum(), leaf)
+        return (log_pi * slope).sum() * self._rows, {}
+
+    def agree(self, kind: type[TrainerError]) -> None:
+        """Raise at every rank what one of them found."""
+        flag = torch.tensor([float(bool(self._trouble))])
+        distributed.all_reduce(flag)
+        if flag.item():
+            raise kind("log pi is not finite under these weights: go back to the last good version")
+
+    def _targets(self, row: RowTensors, leaf: Tensor) -> Targets:
+        return targets_of(row, leaf, self._decisions, self._advantages)
+
+
+def _mask(positions: Tensor) -> Tensor:
+    """(1, 1, T, T), True where a place is not seen: what comes later, and what lies in another segment."""
+    segment = (positions == 0).cumsum(0)
+    order = torch.arange(len(positions))
+    seen = (segment[:, None] == segment[None]) & (order[:, None] >= order[None])
+    return ~seen[None, None]
+
+
+def main(descriptor: int) -> int:
+    """Serve until the trainer hangs up."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    told = Line(descriptor)
+    orders: Orders = told.receive()
+    torch.set_num_threads(orders.threads)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    rank = Rank(orders)
+    told.send((True, None))
+    while True:
+        try:
+            name, arguments = told.receive()
+        except EOFError:
+            return 0
+        try:
+            told.send((True, getattr(rank, name)(*arguments)))
+        except TrainerError as error:
+            told.send((False, error))
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
