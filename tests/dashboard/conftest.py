@@ -30,6 +30,8 @@ class Told:
     live: str
     runs: Path
     bus: Bus
+    zero: float
+    """UTC seconds at which the tale on the server begins."""
 
 
 @pytest.fixture(scope="session")
@@ -52,12 +54,13 @@ async def told(story: Path) -> AsyncIterator[Told]:
         Note(RUN, server.url, "always").write(folder)
         bus = await Bus.connect(server.url, RUN, "control", "control-1", folder, create=True)
         half = [line for line in tale() if line.at < 24]
-        await say(bus, half, time.time() - 24)
+        zero = time.time() - 24
+        await say(bus, half, zero)
         async with (
             served(Runs(str(archive), story), Guard("127.0.0.1", None), "127.0.0.1", 0) as archived,
             served(Runs(None, story), Guard("127.0.0.1", None), "127.0.0.1", 0) as live,
         ):
-            yield Told(archive, archived, live, story, bus)
+            yield Told(archive, archived, live, story, bus, zero)
         await bus.close()
     finally:
         server.stop()
