@@ -20,7 +20,23 @@ def make_stage(config: Mapping[str, Any], layout: Layout, *, first: bool, last: 
         first: holds the embedding.
         last: holds the head.
     """
-    chosen = TransformerConfig(
+    rope = config.get("rope_parameters") or {}
+    return GPTModel(
+        _settings(config, layout),
+        get_gpt_layer_local_spec(normalization="RMSNorm"),
+        vocab_size=layout.padded,
+        max_sequence_length=config["max_position_embeddings"],
+        pre_process=first,
+        post_process=last,
+        parallel_output=True,
+        share_embeddings_and_output_weights=layout.tied,
+        position_embedding_type="rope",
+        rotary_base=int(rope.get("rope_theta", config.get("rope_theta", 10_000))),
+    )
+
+
+def _settings(config: Mapping[str, Any], layout: Layout) -> TransformerConfig:
+    return TransformerConfig(
         num_layers=layout.layers,
         hidden_size=config["hidden_size"],
         ffn_hidden_size=config["intermediate_size"],
@@ -50,17 +66,4 @@ def make_stage(config: Mapping[str, Any], layout: Layout, *, first: bool, last: 
         gradient_accumulation_fusion=False,
         apply_rope_fusion=False,
         persist_layer_norm=False,
-    )
-    rope = config.get("rope_parameters") or {}
-    return GPTModel(
-        chosen,
-        get_gpt_layer_local_spec(normalization="RMSNorm"),
-        vocab_size=layout.padded,
-        max_sequence_length=config["max_position_embeddings"],
-        pre_process=first,
-        post_process=last,
-        parallel_output=True,
-        share_embeddings_and_output_weights=layout.tied,
-        position_embedding_type="rope",
-        rotary_base=int(rope.get("rope_theta", config.get("rope_theta", 10_000))),
     )

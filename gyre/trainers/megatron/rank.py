@@ -43,7 +43,9 @@ class Rank:
         """Meets the others, and builds the stage."""
         self._orders = orders
         layout = self._layout = Layout.of(orders.config, orders.tensor, orders.pipeline)
-        store = distributed.FileStore(orders.meeting, layout.tensor * layout.pipeline)
+        store = distributed.FileStore(  # type: ignore[attr-defined]
+            orders.meeting, layout.tensor * layout.pipeline
+        )
         distributed.init_process_group(
             orders.backend,
             store=store,
@@ -161,7 +163,7 @@ class Rank:
         first = parallel_state.get_tensor_model_parallel_rank() * context.shape[1]
         beyond = torch.arange(first, first + context.shape[1], device=context.device) >= self._layout.vocabulary
         context = context.masked_fill(beyond, _FAR)
-        lost = vocab_parallel_cross_entropy(context[:, None], row.tokens[:, None].to(context.device))
+        lost: Tensor = vocab_parallel_cross_entropy(context[:, None], row.tokens[:, None].to(context.device))
         return -lost[:, 0][row.distinct].double()
 
     def _told(self, outcome: Outcome) -> Outcome | None:

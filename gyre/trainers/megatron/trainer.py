@@ -262,5 +262,5 @@ def _shapes(model: Path) -> dict[str, tuple[int, ...]]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
-        found = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
+        found = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))  # type: ignore[no-untyped-call]
     return {name: tuple(each.shape) for name, each in found.named_parameters()}
