@@ -287,7 +287,7 @@ def show(report: dict[str, Any]) -> None:
 def main() -> int:
     """Exit code 1 if anything is not as it must be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--cells", type=int, default=3)
     parser.add_argument("--groups", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
