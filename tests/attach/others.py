@@ -43,18 +43,6 @@ class Crasher:
             os._exit(7)
 
 
-class Raiser:
-    """Does not understand its second event; with a file, it counts what it had handled before."""
-
-    def __init__(self, file: str = "") -> None:
-        self._file, self._seen = file, 0
-
-    def handle(self, event: Any, at: At) -> None:
-        self._seen += 1
-        if self._seen == 2:
-            raise KeyError("what is this?")
-
-
 class Asker:
     """Wants the whole bus, as a service has it."""
 
