@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from gyre.config_engine import EngineSection
+from gyre.config_engine import EngineSection, TrainerSection
 from gyre.config_file import problems_of, read_table
 from gyre.config_modelled import ModelledSection
 from gyre.config_schedule import CellsSection, ScheduleSection, check_placement
@@ -253,6 +253,7 @@ class Config(Section):
     model: ModelSection = ModelSection()
     modelled: ModelledSection = ModelledSection()
     engine: EngineSection = EngineSection()
+    trainer: TrainerSection = TrainerSection()
     tasks: TasksSection = TasksSection()
     schedule: ScheduleSection = ScheduleSection()
     cells: CellsSection = CellsSection()
@@ -271,6 +272,12 @@ class Config(Section):
     @model_validator(mode="after")
     def _cells_can_keep_the_schedule(self) -> Self:
         check_placement(self.schedule, self.cells)
+        return self
+
+    @model_validator(mode="after")
+    def _the_trainer_takes_the_rows(self) -> Self:
+        if self.trainer.kind == "megatron" and self.packing.share_prefixes:
+            raise refuse("packing.share_prefixes", True, "must be false with trainer.kind = megatron")
         return self
 
     @model_validator(mode="after")

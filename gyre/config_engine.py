@@ -1,10 +1,10 @@
-"""The table [engine]: what rollouts are generated with."""
+"""The tables [engine] and [trainer]: what a cell generates and trains with."""
 
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from gyre.config_section import Section, refuse
+from gyre.config_section import Count, Section, refuse
 
 
 class EngineSection(Section):
@@ -30,4 +30,24 @@ class EngineSection(Section):
             for field in ("url", "python", "arguments", "environment", "shared_cache"):
                 if value := getattr(self, field):
                     raise refuse(f"engine.{field}", value, 'is of a server; set engine.kind = "sglang" or leave it out')
+        return self
+
+
+class TrainerSection(Section):
+    """The trainer of each cell; not read where model.path is "modelled"."""
+
+    kind: Literal["torch", "megatron"] = "torch"
+    """"torch": in the cell's own process; "megatron": megatron-core, over ranks of their own."""
+    tensor: Count = 1
+    """Ranks that share each layer."""
+    pipeline: Count = 1
+    """Stages of layers."""
+    backend: Literal["nccl", "gloo"] = "nccl"
+    """Of torch.distributed inside a cell; "gloo" without GPUs."""
+
+    @model_validator(mode="after")
+    def _only_megatron_has_ranks(self) -> Self:
+        for field in ("tensor", "pipeline"):
+            if self.kind == "torch" and (value := getattr(self, field)) > 1:
+                raise refuse(f"trainer.{field}", value, 'is of ranks; set trainer.kind = "megatron" or leave it out')
         return self

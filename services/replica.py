@@ -110,7 +110,19 @@ def _torch_trainer(config: Config) -> Trainer:
 
 
 def _trainer(config: Config) -> Trainer:
-    return modelled_trainer(config) if config.model.path == MODELLED else _torch_trainer(config)
+    if config.model.path == MODELLED:
+        return modelled_trainer(config)
+    return _megatron_trainer(config) if config.trainer.kind == "megatron" else _torch_trainer(config)
+
+
+def _megatron_trainer(config: Config) -> Trainer:
+    from gyre.models.load import find_model
+    from gyre.trainers.megatron.trainer import MegatronTrainer, Ranks
+
+    chosen, threads = config.trainer, config.cells.threads
+    ranks = Ranks(chosen.tensor, chosen.pipeline, chosen.backend, threads)
+    settings = objective_settings(config)
+    return MegatronTrainer(find_model(config.model.path), config.rollout.temperature, settings, _adam(config), ranks)
 
 
 def modelled_engine(config: Config) -> Engine:

@@ -4,9 +4,8 @@ It does what it is told, one thing at a time, and answers each: every rank is to
 that collective operations meet. Rows are the micro-batches of one pass of the pipeline (1F1B with several stages).
 """
 
-import ctypes
+import contextlib
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -32,7 +31,6 @@ from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused, TrainerError
 from gyre.trainers.stats import Tally
 from schemas.training import MicroStepEnqueued
 
-_DIE_WITH_PARENT = 1  # prctl(PR_SET_PDEATHSIG)
 _FAR = -1e9
 
 
@@ -234,22 +232,20 @@ def _mask(positions: Tensor) -> Tensor:
 
 def main(descriptor: int) -> int:
     """Serve until the trainer hangs up."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     told = Line(descriptor)
     orders: Orders = told.receive()
     torch.set_num_threads(orders.threads)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     rank = Rank(orders)
     told.send((True, None))
-    while True:
-        try:
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the trainer is gone
+        while True:
             name, arguments = told.receive()
-        except EOFError:
-            return 0
-        try:
-            told.send((True, getattr(rank, name)(*arguments)))
-        except TrainerError as error:
-            told.send((False, error))
+            try:
+                told.send((True, getattr(rank, name)(*arguments)))
+            except TrainerError as error:
+                told.send((False, error))
+    return 0
 
 
 if __name__ == "__main__":
