@@ -51,6 +51,8 @@ def replay(
         fail(f"--state {name}: no such state; one of {', '.join(STATES)}", 2)
     if sum((step, why is not None, verify)) > 1:
         fail("replay: give one of --step, --why and --verify", 2)
+    if (verify or why is not None) and (to is not None or state is not None):
+        fail("replay: --why and --verify read the whole log; give --to and --state without them", 2)
     if verify:
         _verify(run, folder, as_json)
     elif why is not None:

@@ -1,8 +1,6 @@
 """The keys of `gyre replay RUN --step`: one line of input is one command, from a person or from a file."""
 
-import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -13,6 +11,7 @@ from gyre.core.causes import EventId
 from gyre.core.difference import Row
 from gyre.errors import GyreError
 from schemas.envelope import EVENT, Event
+from services.lines import Lines
 from services.moments import sequence_at
 from services.saying import saying, seconds
 from services.source import Source
@@ -196,13 +195,9 @@ def _names(event: Event) -> set[str]:
 
 async def walk(source: Source, name: str, to: str | None) -> None:
     """Walk a log by the lines of stdin, beginning at a moment (None: before the first event)."""
-
-    async def read() -> str:
-        return await asyncio.to_thread(sys.stdin.readline)
-
     walker = await Walker.begin(source, name)
     if to is not None:
         stored = await source.ev.get(await sequence_at(source, to))
         if stored is not None and stored.commit is not None:
             await walker.to(EventId(stored.sequence, len(stored.commit.events) - 1))
-    await Steps(walker, Console(), read).run()
+    await Steps(walker, Console(), Lines()).run()

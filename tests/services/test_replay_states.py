@@ -162,4 +162,5 @@ def test_wrong_names_and_moments_are_one_line(gyre: Gyre) -> None:
     line = refusal(gyre("replay", SMALL, "--state", "mood"), code=2)
     assert all(name in line for name in STATES)
     assert "step:1 to step:4" in refusal(gyre("replay", SMALL, "--to", "step:5"))
+    assert "read the whole log" in refusal(gyre("replay", SMALL, "--why", "1", "--to", "5"), code=2)
     assert "one of --step, --why and --verify" in refusal(gyre("replay", SMALL, "--verify", "--why", "1"), code=2)

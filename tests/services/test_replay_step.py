@@ -2,6 +2,10 @@
 
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +16,8 @@ from typer.testing import CliRunner
 
 from gyre.core.causes import EventId
 from services.cli import app
+from services.exits import EXIT_INTERRUPTED
+from services.lines import Lines
 from services.source import Source, open_source
 from services.states import state_at
 from services.step_keys import KEYS, Steps
@@ -118,6 +124,37 @@ def test_the_command_describes_its_keys_and_obeys_its_input() -> None:
     assert "=>" in result.stdout
     assert " > " not in result.stdout.replace("-> ", "")
     assert "1.0 " not in result.stdout.splitlines()[-1]
+
+
+def begun(stdin: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "services.cli", "replay", str(SMALL), "--step"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+
+def test_a_person_at_a_terminal_is_prompted_and_may_leave_by_an_interrupt() -> None:
+    ours, theirs = os.openpty()
+    with begun(theirs) as process:
+        os.close(theirs)
+        os.write(ours, b"j 435\nn\n")
+        assert process.stdout is not None
+        assert any("435.1" in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == EXIT_INTERRUPTED
+    os.close(ours)
+
+
+async def test_a_file_and_a_pipe_are_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("j 435\nn")
+    out, into = os.pipe()
+    os.write(into, b"j 435\nn")
+    os.close(into)
+    for given in (keys.open(), os.fdopen(out)):
+        with given:
+            monkeypatch.setattr(sys, "stdin", given)
+            read = Lines()
+            assert [await read() for _ in range(3)] == ["j 435\n", "n", ""]
 
 
 def test_the_end_of_the_input_ends_the_walk_and_it_may_begin_at_a_moment() -> None:
