@@ -110,13 +110,14 @@ def resumed(stack: Stack) -> None:
 
 
 def ended(stack: Stack, steps: int) -> None:
-    """The run's books: everything dispatched was launched and ended, every micro-step counted once."""
+    """The run's books: all dispatched was launched and ended, each micro-step counted once, each decision the same."""
     stack.until("the run reaches its end", stack.finished, RUN_SECONDS)
     found = stack.progress()
     counts = {found["dispatched"], found["launched"], found["terminated"]}
     done = [step for step in found["steps"] if step["seconds"]]
     if len(counts) != 1 or len(done) != steps or any(step["enqueued"] != step["committed"] for step in done):
         raise Failed(f"the run's books: {counts} executions, {len(done)} of {steps} steps")
+    stack.shell("docker compose run --rm -T gyre replay demo --verify")
     print(f"run finished: {steps} steps, {counts.pop()} executions", flush=True)
 
 
