@@ -7,9 +7,10 @@ import pytest
 
 from bus import codec, subjects
 from bus.errors import Conflict, NoStream, StreamFull, Unavailable
-from bus.log import Expect, Log
+from bus.log import Expect, Log, Raw
 from bus.streams import Limits
 from schemas.runs import EventQuarantined, TimerFired
+from schemas.upcast import load
 from tests.bus.conftest import HERE, THERE, World, said, take
 
 
@@ -45,6 +46,24 @@ async def test_reading_gives_the_past_in_order_and_then_what_is_said_meanwhile(w
         late = said()
         await bus.ev.append(HERE, late)
         assert (await asyncio.wait_for(live, 10)).commit == late
+
+
+async def test_chunks_give_the_stored_bytes_of_the_past_and_then_of_what_is_said_meanwhile(world: World) -> None:
+    bus = await world.open()
+    before = [said() for _ in range(300)]
+    for place, commit in zip((HERE, THERE) * 150, before, strict=True):
+        await bus.ev.append(place, commit)
+    found: list[Raw] = []
+    async with aclosing(bus.ev.chunks(after=40)) as chunks:
+        while len(found) < 260:
+            found += await asyncio.wait_for(anext(chunks), 10)
+        assert [raw[0] for raw in found] == list(range(41, 301))
+        assert [raw[1] for raw in found] == [HERE, THERE] * 130
+        assert [load(raw[2]) for raw in found] == before[40:]
+        late = said()
+        await bus.ev.append(THERE, late)
+        (last,) = await asyncio.wait_for(anext(chunks), 10)
+        assert (last[:2], load(last[2])) == ((301, THERE), late)
 
 
 async def test_a_filter_lets_through_its_subjects_only(world: World) -> None:

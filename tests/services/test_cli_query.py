@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from gyre.warehouse.clickhouse import Warehouse
 from gyre.warehouse.queries import QUERIES
+from services.archive_columns import beside, make_columns
 from services.query_plot import figure
 from tests.services.conftest import Gyre, refusal
 from tests.warehouse.told import archived, faulty, rows
@@ -23,10 +25,23 @@ STREAMS = Counter(line.split(b"\t")[1].decode() for line in rows("told", faulty(
 EV, CALL = STREAMS["EV"], STREAMS["CALL"]
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A told run with every fault in it, as an archive that was opened before."""
+
+    async def made(folder: Path) -> Path:
+        archive = await archived("told", faulty(), folder)
+        await make_columns(archive)
+        return archive
+
+    return asyncio.run(made(tmp_path_factory.mktemp("told")))
+
+
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
-    """A told run with every fault in it, as an archive."""
-    return asyncio.run(archived("told", faulty(), tmp_path))
+def log(told: Path, tmp_path: Path) -> Path:
+    """The same, of a test's own."""
+    shutil.copytree(beside(told), beside(tmp_path / told.name))
+    return Path(shutil.copyfile(told, tmp_path / told.name))
 
 
 def test_a_question_is_answered_after_the_log_was_taken_over_and_its_lag_is_said(gyre: Gyre, log: Path) -> None:
