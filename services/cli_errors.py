@@ -1,6 +1,7 @@
 """How commands end: what people can mend is one line on stderr and an exit code, never a stack trace."""
 
 import asyncio
+import os
 import sys
 from typing import Literal, NoReturn
 
@@ -8,7 +9,7 @@ import typer
 
 from bus.errors import BusError
 from gyre.errors import GyreError
-from services.exits import EXIT_FAILED, EXIT_FULL, EXIT_INTERRUPTED, is_full
+from services.exits import EXIT_FAILED, EXIT_FULL, EXIT_INTERRUPTED, EXIT_UNHEARD, is_full
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -25,6 +26,9 @@ class Errors:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> Literal[False]:
         """Turn a known error into its line and exit code."""
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed at the end
+            sys.exit(EXIT_UNHEARD)
         if isinstance(error, GyreError | BusError | OSError):
             fail(str(error), EXIT_FULL if is_full(error) else EXIT_FAILED)
         if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):

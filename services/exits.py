@@ -17,6 +17,8 @@ EXIT_FOUND = 7
 EXIT_DIFFERS = 6
 """What was computed again is not what was recorded."""
 EXIT_INTERRUPTED = 130
+EXIT_UNHEARD = 141
+"""Whoever read the output has closed it: what a shell says of a program that SIGPIPE ended."""
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 

@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 from gyre.models.load import NANO
 from services.cli import app
+from services.exits import EXIT_UNHEARD
 
 Gyre = Callable[..., Result]
 COMMANDS = (
     "train", "demo", "resume", "serve", "runs", "status", "replay", "tree", "samples", "call", "check", "eval",
-    "restep", "diff", "regrade", "assess", "compare", "doctor", "plan", "plot", "simulate",
+    "restep", "diff", "regrade", "assess", "compare", "doctor", "plan", "plot", "simulate", "query",
+    "attach", "dashboard", "export-page", "keys", "launch", "users",
     "log", "log tail", "log show", "log export", "log import", "log stats",
 )  # fmt: skip
 
@@ -150,3 +152,15 @@ def test_the_process_ends_with_the_exit_code_of_its_kind(tmp_path: Path, argumen
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == code
     assert "Traceback" not in ended.stderr
+
+
+def test_output_that_nobody_reads_on_is_no_error() -> None:
+    archive = Path(__file__).parents[1] / "data" / "runs" / "small.jsonl.zst"
+    command = (sys.executable, "-m", "services.cli", "log", "tail", str(archive), "-n", "800")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == EXIT_UNHEARD
