@@ -1,6 +1,12 @@
-"""For all tests: hypothesis judges what is found, not how fast a busy machine finds it."""
+"""For all tests: hypothesis judges what is found, not how fast a busy machine finds it; Ctrl-C is what it always is."""
+
+import signal
 
 from hypothesis import settings
 
 settings.register_profile("gyre", deadline=None)
 settings.load_profile("gyre")
+
+# A shell that starts the suite in the background has it ignore interrupts, and so would every process that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
