@@ -130,11 +130,10 @@ async def _watch(host: Host) -> None:
         await _finished(host.bus)
         host.at_rest.set()
         return
-    if not (host.server.adopted and is_supervised(host.folder)):
-        host.at_rest.set()
     while True:
-        if not host.bus.connected and not is_supervised(host.folder):
-            await _start(host.folder, host.server)
+        if not is_supervised(host.folder):  # also where another one who is attached has the server back already
+            if not host.bus.connected:
+                await _start(host.folder, host.server)
             host.at_rest.set()
         await asyncio.sleep(_LOOK_SECONDS)
 
