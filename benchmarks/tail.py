@@ -45,6 +45,7 @@ from schemas.training import (
     Trajectory,
     WeightsPublished,
 )
+from services.memory import collect_rarely
 from services.minds import Mind, minds
 from services.office import office_of, snapshot_file
 from services.place import Place
@@ -292,6 +293,7 @@ def main() -> None:
     parser.add_argument("--before", type=int, default=2000, help="events below the snapshot")
     parser.add_argument("--tail", type=int, default=20_000, help="events above it")
     arguments = parser.parse_args()
+    collect_rarely()  # as every decider does
     found = uvloop.run(measure(arguments.before, arguments.tail, arguments.rounds))
     if arguments.json:
         sys.stdout.write(json.dumps(found) + "\n")

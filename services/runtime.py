@@ -18,6 +18,7 @@ from bus.log import BusPort
 from gyre.errors import GyreError
 from services.exits import EXIT_REPLACED, code_of, is_full
 from services.leash import hold_leash
+from services.memory import collect_rarely
 from services.place import Place, connect
 
 log = logging.getLogger("gyre")
@@ -33,6 +34,8 @@ async def serve(service: str, folder: Path, cell: int | None, edge: bool = False
     from services.office import Overtaken
 
     module = importlib.import_module(f"services.{service}")
+    if service != "cell":  # tensors should not wait for a rare collection
+        collect_rarely()
     place, bus = await connect(service, folder)
     log.info("%s serves run %s", place.instance, place.run)
     task = asyncio.ensure_future(_work(module, place, bus, cell, edge))

@@ -241,38 +241,52 @@ def _execution(state: State, sequence: int, event: ExecutionDispatched) -> State
     if event.group not in state.groups or event.execution in state.group_of:
         return state
     known = replace(state, group_of=state.group_of | {event.execution: event.group})
-    return _put(known, sequence, event.group, Member(event.execution, event.index))
+    return _put(known, event.group, Member(event.execution, event.index, since=sequence))
 
 
 def _assigned(state: State, sequence: int, event: RewardAssigned) -> State:
+    known = _member(state, event.execution)
+    if known is None or known.standing:
+        return state
     standing: Standing = "placeholder" if event.placeholder else "valid"
-    return _changed(state, sequence, event.execution, standing=standing, reward=event.reward)
+    return _changed(state, replace(known, standing=standing, reward=event.reward, since=sequence))
 
 
 def _unresolved(state: State, sequence: int, event: RewardUnresolved) -> State:
-    return _changed(state, sequence, event.execution, standing="excluded")
+    known = _member(state, event.execution)
+    if known is None or known.standing:
+        return state
+    return _changed(state, replace(known, standing="excluded", since=sequence))
 
 
 def _sealed(state: State, sequence: int, event: RecordsSealed) -> State:
-    return _changed(state, sequence, event.execution, sealed=True)
+    known = _member(state, event.execution)
+    return state if known is None or known.sealed else _changed(state, replace(known, sealed=True, since=sequence))
 
 
 def _built(state: State, sequence: int, event: TreeBuilt) -> State:
-    return _changed(state, sequence, event.execution, tree=Tree(event.leaves, event.body))
-
-
-def _changed(state: State, sequence: int, execution: str, **changes: Any) -> State:
-    """What is said first about an execution stands: a second reward, seal or tree changes nothing."""
-    group = state.groups.get(state.group_of.get(execution, ""))
-    if group is None or any(getattr(group.members[execution], name) for name in changes):
+    known = _member(state, event.execution)
+    if known is None or known.tree:
         return state
-    return _put(state, sequence, group.group, replace(group.members[execution], **changes))
+    return _changed(state, replace(known, tree=Tree(event.leaves, event.body), since=sequence))
 
 
-def _put(state: State, sequence: int, name: str, member: Member) -> State:
-    group = state.groups[name]
-    changed = replace(group, members=group.members | {member.execution: replace(member, since=sequence)}, last=sequence)
-    return replace(state, groups=state.groups | {name: changed})
+def _member(state: State, execution: str) -> Member | None:
+    """What is known of an execution; what is said first about it stands."""
+    group = state.groups.get(state.group_of.get(execution, ""))
+    return None if group is None else group.members[execution]
+
+
+def _changed(state: State, member: Member) -> State:
+    return _put(state, state.group_of[member.execution], member)
+
+
+def _put(state: State, name: str, member: Member) -> State:
+    """With this member, about which its `since` is the last fact."""
+    was = state.groups[name]
+    members = was.members | {member.execution: member}
+    changed = Group(was.group, was.index, was.version, was.size, members, member.since, was.ready, was.surplus)
+    return State(state.params, state.groups | {name: changed}, state.group_of)
 
 
 def _ready(state: State, sequence: int, event: GroupReady) -> State:
@@ -288,7 +302,8 @@ def _admitted(state: State, sequence: int, event: TrajectoriesAdmitted) -> State
         return state
     members = group.members | {event.execution: replace(group.members[event.execution], admitted=True)}
     changed = replace(group, members=members)
-    if not all(each.admitted for each in changed.chosen):
+    enough = sum(each.admitted for each in members.values()) >= group.size  # quick to say, and mostly no
+    if not (enough and all(each.admitted for each in changed.chosen)):
         return replace(state, groups=state.groups | {event.group: changed})
     groups = {key: value for key, value in state.groups.items() if key != event.group}
     return replace(state, groups=groups, group_of={k: v for k, v in state.group_of.items() if v != event.group})
