@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bus import credentials, subjects, users
-from bus.errors import BusError, Unavailable
+from bus.errors import BusError, ServerFailed, Unavailable
 from bus.jetstream import Bus
 from bus.log import Stored
 from bus.server import NatsServer
@@ -152,7 +152,15 @@ def _says_finished(stored: Stored) -> bool:
 
 
 async def _start(folder: Path, server: NatsServer) -> None:
-    await asyncio.to_thread(server.start)
+    """See that it serves; one that was just started may be stopped by another one who is attached and leaves."""
+    for left in reversed(range(_TRIES)):
+        try:
+            await asyncio.to_thread(server.start)
+            break
+        except ServerFailed:
+            if not left:
+                raise
+            await asyncio.sleep(_LOOK_SECONDS)
     if not server.adopted:
         _mark(folder).write_text(str(server.pid))
 

@@ -48,14 +48,18 @@ class ProcessSandbox:
                 try:
                     ending = await self._ending(process, exited, command, stop)
                 finally:
-                    _signal_group(process.pid, signal.SIGKILL)
-                    await asyncio.wait({exited}, timeout=_KILL_SECONDS)
-                    process.poll()
-                    self._orphans.leaders.discard(process.pid)
-            await self._bury(process.pid, command.box)
+                    await self._end(process, exited, command.box)
         finally:
             output = tail.close()
         return Ended(ending, process.returncode, time.monotonic() - began, output)
+
+    async def _end(self, process: "subprocess.Popen[bytes]", exited: "asyncio.Future[None]", box: Path) -> None:
+        """Kill it and all that it left behind, also where the call is cancelled."""
+        _signal_group(process.pid, signal.SIGKILL)
+        await asyncio.wait({exited}, timeout=_KILL_SECONDS)
+        process.poll()
+        self._orphans.leaders.discard(process.pid)
+        await self._bury(process.pid, box)
 
     def _start(self, command: Command, tail: Tail) -> "subprocess.Popen[bytes]":
         arguments = (*self._wrapper, *command.arguments)

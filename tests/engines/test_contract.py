@@ -122,13 +122,15 @@ async def test_the_same_seed_draws_the_same_tokens(generator: Generator) -> None
 
 async def test_an_abort_returns_what_there_is(generator: Generator) -> None:
     pending = asyncio.ensure_future(generator.generate(endless("a")))
-    other = asyncio.ensure_future(generator.generate(ask("a1")))
+    other = asyncio.ensure_future(generator.generate(endless("a1")))
     await until_running(generator, 2)
     await generator.abort("a")
     generation = await pending
     assert generation.finish == "abort"
     assert len(generation.output_ids) == len(generation.logprobs) == sum(span.tokens for span in generation.versions)
-    assert (await other).finish == "length"  # "a" is a prefix of its id, and no more than that
+    assert (await generator.health()).running == 1  # "a" is a prefix of the other's id, and no more than that
+    await generator.abort("a1")
+    assert (await other).finish == "abort"
     assert (await generator.health()).running == 0
 
 

@@ -137,7 +137,7 @@ async def test_a_stop_ends_a_command(tmp_path: Path, sandbox: ProcessSandbox) ->
 
 async def test_cancelling_the_call_kills_the_command(tmp_path: Path, sandbox: ProcessSandbox) -> None:
     os.mkfifo(tmp_path / "up")
-    script = f"echo up >{tmp_path}/up; sleep 300"
+    script = f"setsid sleep 300 & sleep 300 & echo up >{tmp_path}/up; wait"
     running = asyncio.create_task(sandbox.run(command(tmp_path, "/bin/sh", "-c", script)))
     await told(tmp_path / "up")
     running.cancel()
