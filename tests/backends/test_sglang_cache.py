@@ -25,18 +25,20 @@ class Pair:
     source: SglangEngine
     destination: SglangEngine
     url: str
+    storage: Path
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pair(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
-    storage = cache.environment(tmp_path_factory.mktemp("kv"))
+    folder = tmp_path_factory.mktemp("kv")
+    storage = cache.environment(folder)
     more = (*cache.arguments(), "--hicache-size=1", "--hicache-io-backend=direct", "--mem-fraction-static=0.3")
     engines = [SglangEngine(managed(model_folder, *more, **storage), model_folder, shared_cache=True) for _ in "ab"]
     weights = model_folder / "model.safetensors"
     await asyncio.gather(*(engine.resume(weights, 0) for engine in engines))
     async with AsyncExitStack() as stack:
         url = (await stack.enter_async_context(served(engines[0])))._url
-        yield Pair(*engines, url)
+        yield Pair(*engines, url, folder)
         for engine in engines:
             await engine.close()
 
@@ -62,7 +64,10 @@ async def test_a_request_that_was_cut_goes_on_elsewhere_from_what_is_cached(pair
 @pytest.mark.asyncio(loop_scope="module")
 async def test_keys_and_values_of_other_weights_are_never_found(pair: Pair, llama: Callable[..., Any]) -> None:
     await pair.source.generate(ask("a", max_tokens=60))
+    while not (pages := set(pair.storage.iterdir())):  # they are written behind the answer
+        await asyncio.sleep(0.05)
     await pair.destination.load(llama(1).state_dict(), 1)
     with pytest.raises(KvRefused, match="version 1"):
         await pair.destination.take_kv(KEY, pair.url)
     assert (await pair.destination.generate(ask("b", max_tokens=60))).cached_tokens == 0
+    assert not pages & set(pair.storage.iterdir())  # what nobody finds any more would only grow

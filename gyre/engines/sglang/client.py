@@ -84,6 +84,10 @@ class Client:
         """`/resume_memory_occupation`. Of a tag that is not released it ends the server."""
         await self._done("/resume_memory_occupation", {"tags": list(tags)})
 
+    async def forget_shared(self) -> None:
+        """`/hicache/storage-backend/clear`: all that the storage behind the caches holds, whoever put it there."""
+        await self._done("/hicache/storage-backend/clear", {})
+
     async def idle(self) -> None:
         """Until the server has no request, waiting or running. Raises EngineUnavailable if others keep it busy."""
         try:

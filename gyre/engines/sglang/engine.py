@@ -256,6 +256,8 @@ class SglangEngine(Remembered):
                 await self._client.load(str(folder), str(version))
             self._version = version
             self._forget()
+            if self._shared:  # it is salted with the version: what is left there is of no use, and would only grow
+                await self._client.forget_shared()
         finally:
             self._open.set()
 
