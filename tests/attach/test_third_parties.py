@@ -12,45 +12,12 @@ from services.replay import verify
 from services.setup import open_run
 from services.source import messages, open_source
 from tests.attach.conftest import Collector
-from tests.e2e.living import Command, heard
+from tests.e2e.living import Command, heard, write_modelled
 from tests.e2e.rules import check_log
 
 pytestmark = pytest.mark.timeout(200)
 
 OTHERS = Path(__file__).with_name("others.py")
-CONFIG = """
-[run]
-name = "tried"
-steps = 2
-folder = "{folder}"
-[model]
-path = "modelled"
-[modelled]
-token_seconds = 0.005
-training_seconds = 0.2
-[tasks]
-train = "words:8:train"
-heldout = "words:2:heldout"
-[schedule]
-groups = 2
-executions = 2
-phi = 0.5
-mu = 2
-tau_seconds = 0.05
-[cells]
-count = 2
-concurrency = 4
-[rollout]
-max_tokens = 32
-context_tokens = 300
-[harness]
-command = ["{{python}}", "-I", "-S", "{{stub}}", "--calls", "6", "--tokens", "48", "--most", "96"]
-[packing]
-row_tokens = 300
-micro_step_tokens = 300
-[evaluation]
-episodes = 0
-"""
 
 
 async def attached(name: str, runs: Path, *words: str | Path) -> Command:
@@ -58,8 +25,7 @@ async def attached(name: str, runs: Path, *words: str | Path) -> Command:
 
 
 async def test_a_run_does_not_notice_who_reads_along(tmp_path: Path, collector: Collector) -> None:
-    path, runs = tmp_path / "tried.toml", tmp_path / "runs"
-    path.write_text(CONFIG.format(folder=runs))
+    path, runs = write_modelled(tmp_path, "tried", tasks=8, training_seconds=0.2), tmp_path / "runs"
     opened = await open_run(Config.load(path, [f"telemetry.otlp_endpoint={collector.url}"]))
     assert opened.server is not None
     run = await Command.start("resume", "tried", "--runs", runs, "--json")

@@ -53,11 +53,56 @@ micro_step_tokens = 512
 episodes = 0
 """
 
+MODELLED = """
+[run]
+name = "{name}"
+steps = {steps}
+folder = "{folder}"
+[model]
+path = "modelled"
+[modelled]
+token_seconds = {token_seconds}
+training_seconds = {training_seconds}
+[tasks]
+train = "words:{tasks}:train"
+heldout = "words:2:heldout"
+[schedule]
+groups = 2
+executions = 2
+phi = 0.5
+mu = {mu}
+tau_seconds = 0.05
+[cells]
+count = 2
+concurrency = 4
+[rollout]
+max_tokens = 32
+context_tokens = 300
+[harness]
+command = ["{{python}}", "-I", "-S", "{{stub}}", "--calls", "{calls}", "--tokens", "{tokens}", "--most", "{most}"]
+[packing]
+row_tokens = 300
+micro_step_tokens = 300
+[evaluation]
+episodes = 0
+[analytics]
+sink = {sink}
+"""
+
 
 def write_config(folder: Path, steps: int = 4, groups: int = 2) -> Path:
     """A small run: nano, N = 4, phi = 0.5, mu = 2, K = 2."""
     path = folder / "small.toml"
     path.write_text(CONFIG.format(folder=folder / "runs", steps=steps, groups=groups))
+    return path
+
+
+def write_modelled(folder: Path, name: str, **settings: object) -> Path:
+    """Two cells that wait instead of computing, B = 2, N = 2, with any of `MODELLED`'s settings changed."""
+    path = folder / f"{name}.toml"
+    given = {"steps": 2, "mu": 2, "tasks": 16, "token_seconds": 0.005, "training_seconds": 0.1, "sink": "false"}
+    calls = {"calls": 6, "tokens": 48, "most": 96}
+    path.write_text(MODELLED.format(name=name, folder=folder / "runs", **{**given, **calls, **settings}))
     return path
 
 

@@ -11,48 +11,13 @@ from schemas.calls import ModelCallRecorded
 from schemas.envelope import Event
 from schemas.training import OptimizerStepped, ReductionOpened
 from services.source import messages, open_source
-from tests.e2e.living import Command
+from tests.e2e.living import Command, write_modelled
 
 pytestmark = pytest.mark.timeout(300)
 
-CONFIG = """
-[run]
-name = "pair"
-steps = 4
-folder = "{folder}"
-[model]
-path = "modelled"
-[modelled]
-token_seconds = 0.02
-training_seconds = 0.8
-[tasks]
-train = "words:16:train"
-heldout = "words:2:heldout"
-[schedule]
-groups = 2
-executions = 2
-phi = 0.5
-mu = 2
-tau_seconds = 0.05
-[cells]
-count = 2
-concurrency = 4
-[rollout]
-max_tokens = 32
-context_tokens = 300
-[harness]
-command = ["{{python}}", "-I", "-S", "{{stub}}", "--calls", "6", "--tokens", "48", "--most", "96"]
-[packing]
-row_tokens = 300
-micro_step_tokens = 300
-[evaluation]
-episodes = 0
-"""
-
 
 async def test_three_schedules_run_on_the_same_executions_and_are_told_side_by_side(tmp_path: Path) -> None:
-    path = tmp_path / "compare.toml"
-    path.write_text(CONFIG.format(folder=tmp_path / "runs"))
+    path = write_modelled(tmp_path, "pair", steps=4, token_seconds=0.02, training_seconds=0.8)
     result = await (await Command.start("compare", path, "--json")).result()
     assert list(result["schedules"]) == ["elastic", "async", "colocate"]
     for kind, found in result["schedules"].items():

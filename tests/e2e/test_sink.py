@@ -7,50 +7,13 @@ import pytest
 
 from gyre.warehouse.live import DESK
 from services.asking import asking
-from tests.e2e.living import Command
+from tests.e2e.living import Command, write_modelled
 
 pytestmark = pytest.mark.timeout(200)
 
-CONFIG = """
-[run]
-name = "sunk"
-steps = 2
-folder = "{folder}"
-[model]
-path = "modelled"
-[modelled]
-token_seconds = 0.005
-training_seconds = 0.1
-[tasks]
-train = "words:16:train"
-heldout = "words:2:heldout"
-[schedule]
-groups = 2
-executions = 2
-mu = 1
-tau_seconds = 0.05
-[cells]
-count = 2
-concurrency = 4
-[rollout]
-max_tokens = 32
-context_tokens = 300
-[harness]
-command = ["{{python}}", "-I", "-S", "{{stub}}", "--calls", "2", "--tokens", "16", "--most", "32"]
-[packing]
-row_tokens = 300
-micro_step_tokens = 300
-[evaluation]
-episodes = 0
-[analytics]
-sink = true
-"""
-
 
 def config(folder: Path) -> Path:
-    path = folder / "sunk.toml"
-    path.write_text(CONFIG.format(folder=folder / "runs"))
-    return path
+    return write_modelled(folder, "sunk", mu=1, sink="true", calls=2, tokens=16, most=32)
 
 
 async def attended(command: Command, note: Path) -> None:
