@@ -9,6 +9,8 @@ from schemas.refs import BlobRef, StateRef
 
 Role = Literal["main", "main-summary", "sub-agent", "sub-agent-summary", "auxiliary", "abandoned"]
 Standing = Literal["valid", "placeholder", "excluded"]
+EvaluatorKind = Literal["tests", "command", "judge"]
+"""The task's own tests, a command that is given instead, a model that writes tests of its own."""
 
 
 class LeafSummary(Model):
@@ -38,11 +40,32 @@ class TreeBuilt(Model):
     """The tree itself, for admission; None when it has no node."""
 
 
+class Provenance(Model):
+    """Who judged, and by which rules: equal digests score by the same ones."""
+
+    evaluator: EvaluatorKind
+    digest: Digest
+    """SHA-256 of all that decides a score: the command, the files it names, the task's tests and their time limit; of a
+    judge, its model, its prompt, its tools and limits, and the instruction."""
+    sandbox: str = ""
+    """Kind of sandbox in which the tests ran; "" when they never came to run."""
+    image: str = ""
+    """Container image that was asked for; "" where there was none to choose."""
+    model: str = ""
+    """Of a judge: the model that was asked."""
+    url: str = ""
+    """Of a judge: where it was asked."""
+    tokens: NonNegativeInt = 0
+    """Of a judge: tokens of its context and its answers, all requests together."""
+    transcript: BlobRef | None = None
+    """Of a judge: its requests, answers and own tests, as lines of JSON."""
+
+
 class AssessmentRecorded(Model):
     """Said by `evaluator`: what one assessment found; a later one never overwrites it."""
 
     type: Literal["AssessmentRecorded"] = "AssessmentRecorded"
-    v: Literal[1] = 1
+    v: Literal[2] = 2
     assessment: Token
     execution: Token
     designated: bool
@@ -56,6 +79,8 @@ class AssessmentRecorded(Model):
     valid: bool
     seconds: NonNegativeFloat
     detail: str = ""
+    provenance: Provenance | None = None
+    """None in what was said before there was a choice, or where nobody came to judge."""
 
 
 class RewardAssigned(Model):

@@ -23,7 +23,15 @@ def _without_moments(completed: Payload) -> Payload:
     return {**completed, "stats": [{**stats, "moments": None} for stats in completed["stats"]]}
 
 
-UPCASTERS: Mapping[tuple[str, int], Upcaster] = {("MicroStepCompleted", 1): _without_moments}
+def _of_unknown_provenance(assessment: Payload) -> Payload:
+    """AssessmentRecorded v1 did not say who judged."""
+    return {**assessment, "provenance": None}
+
+
+UPCASTERS: Mapping[tuple[str, int], Upcaster] = {
+    ("MicroStepCompleted", 1): _without_moments,
+    ("AssessmentRecorded", 1): _of_unknown_provenance,
+}
 """(event type, version it reads) -> the payload of the next version; `v` is counted up by the caller."""
 
 
