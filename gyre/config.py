@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from gyre.config_engine import EngineSection, TrainerSection
 from gyre.config_file import problems_of, read_table
 from gyre.config_modelled import ModelledSection
+from gyre.config_sandbox import SandboxSection
 from gyre.config_schedule import CellsSection, ScheduleSection, check_placement
 from gyre.config_section import Count, NotNegative, Positive, Section, Whole, refuse
 from gyre.core.plan import Plan
@@ -259,6 +260,7 @@ class Config(Section):
     cells: CellsSection = CellsSection()
     rollout: RolloutSection = RolloutSection()
     harness: HarnessSection = HarnessSection()
+    sandbox: SandboxSection = SandboxSection()
     reward: RewardSection = RewardSection()
     admission: AdmissionSection = AdmissionSection()
     objective: ObjectiveSection = ObjectiveSection()

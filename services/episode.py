@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 from bus.blobs import Blobs
 from gyre.config import Config
@@ -78,7 +77,7 @@ class Episodes:
         except (workspace.WorkspaceError, SandboxError, NotReady, TimeoutError) as error:
             detail = str(error) or "setup took too long"
             return Outcome("failed", "setup", None, time.monotonic() - began, detail[:500], None)
-        outcome = _outcome(ended, command.deadline_seconds, place)
+        outcome = _outcome(ended, place)
         return replace(outcome, detail=outcome.detail.replace(token, "<token>"))  # the log must not know it
 
     async def _prepared(self, execution: str, task: str) -> Path:
@@ -117,17 +116,12 @@ async def keep_workspace(blobs: Blobs, place: Path, detail: str) -> tuple[StateR
     return StateRef(digest=blob.digest, size=blob.size, address=blob.address), detail
 
 
-def _outcome(ended: Ended, deadline: float, place: Path) -> Outcome:
+def _outcome(ended: Ended, place: Path) -> Outcome:
     """In what words an ending stands in the log."""
-    said: dict[Ending, tuple[Reason, str]] = {
-        "exited": ("failed" if ended.exit_code else "completed", ended.last_line),
-        "timeout": ("timeout", f"ended at its deadline of {deadline:g} s: {ended.last_line}"),
-        "stopped": ("cancelled", "ended because its cancellation was asked for"),
-        "disk": ("failed", f"ended because it filled its disk: {ended.last_line}"),
-    }
-    assert said.keys() == set(get_args(Ending))
-    reason, detail = said[ended.ending]
-    return Outcome(reason, "agent", ended.exit_code, ended.seconds, detail, place)
+    reasons: dict[Ending, Reason] = {"timeout": "timeout", "stopped": "cancelled"}
+    reason: Reason = "failed" if ended.exit_code or ended.ending != "exited" else "completed"
+    detail = ": ".join(said for said in (ended.reason, ended.last_line) if said)
+    return Outcome(reasons.get(ended.ending, reason), "agent", ended.exit_code, ended.seconds, detail, place)
 
 
 def _filled(word: str, places: Mapping[str, str]) -> str:

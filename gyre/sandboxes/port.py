@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-Ending = Literal["exited", "timeout", "stopped", "disk"]
-"""exited by itself, ended at its deadline, ended because it was asked for, or because it wrote too much."""
+Ending = Literal["exited", "timeout", "stopped", "disk", "memory", "processes", "output"]
+"""exited by itself, ended at its deadline, ended because it was asked for, or because it took too much of something;
+each sandbox tells those that it can."""
 
 OUTPUT_BYTES = 1 << 16
 """How much of the end of a command's output is kept."""
@@ -22,17 +23,23 @@ class Limits:
     """What one command and all that it starts may use."""
 
     memory_bytes: int = 4 << 30
-    """Data of one process (RLIMIT_DATA: address space that is only reserved does not count)."""
+    """Memory of all of it together where the sandbox can count that; else data of one process (RLIMIT_DATA: address
+    space that is only reserved does not count)."""
     file_bytes: int = 256 << 20
     """Size of one file."""
     disk_bytes: int = 1 << 30
     """All files in the command's box."""
+    files: int = 200_000
+    """Files and folders in the command's box."""
     look_seconds: float = 5.0
     """How often they are looked at: what is written in between may be more."""
     open_files: int = 4096
     """Open files of one process."""
     processes: int = 4096
-    """Processes of the user that runs it (the kernel does not hold root to it)."""
+    """Processes and threads of all of it together where the sandbox can count that; else of the user that runs it
+    (the kernel does not hold root to it)."""
+    cpus: float | None = None
+    """Processors that it may keep busy, where the sandbox can hold it to that; None: as many as there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,14 @@ class Command:
     deadline_seconds: float
     grace_seconds: float = 2.0
     """Time between asking it to end and killing it."""
+    visible: tuple[Path, ...] = ()
+    """What it may read of this machine besides its box and the system's programs, at the same paths: its own code,
+    tests when it grades. A sandbox that shares the file system shows everything."""
+    reach: str = ""
+    """"http://host:port" of the only thing that it may connect to; empty: nothing. One that shares the network does
+    not hold it to that."""
+    image: str = ""
+    """For sandboxes with images; empty: the configured one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +76,8 @@ class Ended:
     seconds: float
     output: bytes
     """The last 64 KiB of what it wrote to stdout and stderr."""
+    reason: str = ""
+    """One line for the log: what contained it; empty when nothing had to."""
 
     @property
     def last_line(self) -> str:
@@ -70,10 +87,16 @@ class Ended:
 
 
 class Sandbox(Protocol):
-    """A place to run commands in."""
+    """A place to run commands in; paths are the same inside and outside."""
+
+    def address(self, url: str) -> str:
+        """Under what URL a command finds what lies at `url`, its `reach`, outside."""
 
     async def run(self, command: Command, stop: asyncio.Event | None = None) -> Ended:
-        """Run a command to its end: its own, its deadline's, or `stop`'s; then nothing that it started lives on.
+        """Run a command to its end: its own, its deadline's, a limit's, or `stop`'s; then nothing of it lives on.
 
         Cancelling this call kills the command at once. Raises `SandboxError` when it cannot be started.
         """
+
+    async def close(self) -> None:
+        """End what runs; then nothing of this sandbox is left: processes, mounts, containers, sockets."""

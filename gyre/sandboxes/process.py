@@ -34,6 +34,13 @@ class ProcessSandbox:
         setpriv = shutil.which("setpriv")
         self._wrapper = (setpriv, "--pdeathsig", "KILL", "--no-new-privs", "--") if setpriv else ()
 
+    def address(self, url: str) -> str:
+        """The same: it shares the network."""
+        return url
+
+    async def close(self) -> None:
+        """Nothing is left where no call of `run` is: each ends with all that its command started."""
+
     async def run(self, command: Command, stop: asyncio.Event | None = None) -> Ended:
         """See `Sandbox`."""
         began = time.monotonic()
@@ -51,7 +58,17 @@ class ProcessSandbox:
                     await self._end(process, exited, command.box)
         finally:
             output = tail.close()
-        return Ended(ending, process.returncode, time.monotonic() - began, output)
+        reason = self._reason(ending, command.deadline_seconds)
+        return Ended(ending, process.returncode, time.monotonic() - began, output, reason)
+
+    def _reason(self, ending: Ending, deadline_seconds: float) -> str:
+        """What contained a command, in one line."""
+        said = {
+            "timeout": f"ended at its deadline of {deadline_seconds:g} s",
+            "stopped": "ended because its cancellation was asked for",
+            "disk": "ended because it filled its disk",
+        }
+        return said.get(ending, "")
 
     async def _end(self, process: "subprocess.Popen[bytes]", exited: "asyncio.Future[None]", box: Path) -> None:
         """Kill it and all that it left behind, also where the call is cancelled."""

@@ -1,0 +1,32 @@
+"""The table [sandbox]: where harnesses and tests run, and what they may use."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gyre.config_section import Count, Positive, Section
+
+
+class SandboxSection(Section):
+    """Where an execution and its grading run."""
+
+    kind: Literal["process", "bubblewrap", "docker", "kubernetes"] = "process"
+    """"process": limits, but the file system and the network are shared (trusted agents); "bubblewrap": namespaces,
+    in which only what is needed is visible and only the proxy can be reached."""
+    memory_mb: Count = 4096
+    """Most memory of one execution, MB."""
+    disk_mb: Count = 1024
+    """Most that the files in its folder may hold, MB."""
+    file_mb: Count = 256
+    """Most that one file may hold, MB."""
+    files: Count = 200_000
+    """Most files and folders in its folder."""
+    open_files: Count = 4096
+    """Most open files of one process."""
+    processes: Count = 4096
+    """Most processes and threads of one execution."""
+    cpus: Positive | None = None
+    """Processors that one execution may keep busy; unset: as many as there are."""
+    visible: tuple[Annotated[str, Field(pattern=r"^/[^/]")], ...] = ()
+    """Further folders and files of this machine that every execution may read where not all are visible, absolute:
+    a harness that is installed in a home folder, say."""
