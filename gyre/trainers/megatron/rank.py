@@ -7,31 +7,25 @@ that collective operations meet. Rows are the micro-batches of one pass of the p
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-from torch import Tensor, distributed, nn
+from torch import distributed
 
-from gyre.rl import objective
-from gyre.rl.algorithms.port import Settings, Targets
 from gyre.rl.objective import Decision
 from gyre.trainers.batches import RowTensors, row_tensors
-from gyre.trainers.executions import executions_of, spread_over_rows, targets_of
+from gyre.trainers.executions import executions_of, spread_over_rows
 from gyre.trainers.megatron.layout import Layout, Shard
 from gyre.trainers.megatron.model import make_stage
 from gyre.trainers.megatron.orders import Line, Orders, Outcome
+from gyre.trainers.megatron.pipeline import Pipeline
+from gyre.trainers.megatron.work import Work
 from gyre.trainers.optimizer import Adam
-from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused, TrainerError
+from gyre.trainers.port import AccumulatorSpoilt, TrainerError
 from gyre.trainers.stats import Tally
 from schemas.training import MicroStepEnqueued
-
-_FAR = -1e9
 
 
 class Rank:
@@ -57,6 +51,7 @@ class Rank:
         self._model = make_stage(
             orders.config, layout, first=parallel_state.is_pipeline_first_stage(), last=self._last
         ).eval()
+        self._pipeline = Pipeline(self._model, layout.vocabulary, orders.temperature)
         self._parameters = dict(self._model.named_parameters())
         self._adam: Adam | None = None
 
@@ -122,47 +117,19 @@ class Rank:
             for each in enqueued.masks
             if each.execution in owners
         }
-        work = _Work(decisions, advantages, self._orders.settings, Tally(len(owners)), len(rows))
+        work = Work(decisions, advantages, self._orders.settings, Tally(len(owners)), len(rows))
         spread = spread_over_rows(rows, len(advantages)) - decisions.keys()
         if spread:
             work.decide(spread, self._measure(rows, len(advantages)))
-        self._pass(rows, work)
+        self._pipeline.run(rows, work)
         if not all(each.grad is None or each.grad.isfinite().all() for each in self._parameters.values()):
             raise AccumulatorSpoilt("the gradient is not finite under these weights: go back to the last good version")
         return self._told(Outcome(owners, work.tally, decisions))
 
     def _measure(self, rows: list[RowTensors], executions: int) -> Tally:
-        work = _Work({}, [0.0] * executions, self._orders.settings, Tally(executions), len(rows))
-        self._pass(rows, work, forward_only=True)
+        work = Work({}, [0.0] * executions, self._orders.settings, Tally(executions), len(rows))
+        self._pipeline.run(rows, work, forward_only=True)
         return work.tally
-
-    def _pass(self, rows: list[RowTensors], work: "_Work", *, forward_only: bool = False) -> None:
-        """One pass of the pipeline over the rows: started up and drained once."""
-
-        def forward(remaining: Iterator[RowTensors], model: nn.Module) -> tuple[Tensor, Any]:
-            row = next(remaining)
-            logits = model(row.ids, row.positions, _mask(row.positions[0]))
-            return logits, lambda output: work.loss(self._log_probs(output, row), row, train=not forward_only)
-
-        get_forward_backward_func()(
-            forward_step_func=forward,
-            data_iterator=iter(rows),
-            model=[self._model],
-            num_microbatches=len(rows),
-            seq_length=max(row.ids.numel() for row in rows),
-            micro_batch_size=1,
-            forward_only=forward_only,
-        )
-        work.agree(AccumulatorSpoilt if not forward_only else MicroStepRefused)
-
-    def _log_probs(self, logits: Tensor, row: RowTensors) -> Tensor:
-        """(U,) float64: log pi of each target at the rollout's temperature, nats; logits are (1, T, V / T)."""
-        context = logits[0, row.sources].float() / self._orders.temperature  # (D, V / T)
-        first = parallel_state.get_tensor_model_parallel_rank() * context.shape[1]
-        beyond = torch.arange(first, first + context.shape[1], device=context.device) >= self._layout.vocabulary
-        context = context.masked_fill(beyond, _FAR)
-        lost: Tensor = vocab_parallel_cross_entropy(context[:, None], row.tokens[:, None].to(context.device))
-        return -lost[:, 0][row.distinct].double()
 
     def _told(self, outcome: Outcome) -> Outcome | None:
         return outcome if self._last and parallel_state.get_tensor_model_parallel_rank() == 0 else None
@@ -172,62 +139,6 @@ class Rank:
             data = {name: each.data for name, each in self._parameters.items()}
             self._adam = Adam(data, self._orders.adam)
         return self._adam
-
-
-class _Work:
-    """What becomes of a pass's rows at the last stage."""
-
-    def __init__(
-        self, decisions: dict[int, Decision], advantages: list[float], settings: Settings, tally: Tally, rows: int
-    ) -> None:
-        self._decisions, self._advantages, self._settings, self.tally = decisions, advantages, settings, tally
-        self._rows = rows
-        self._trouble = False
-
-    def decide(self, spread: set[int], measured: Tally) -> None:
-        """What lies in several rows, from all of its targets."""
-        for index in spread:
-            total, count = measured.measured(index)
-            if count:
-                self._decisions[index] = objective.decide(total, count, self._advantages[index], self._settings)
-
-    def loss(self, log_pi: Tensor, row: RowTensors, *, train: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        """A row's loss, for the pipeline, which divides it by the number of rows."""
-        found = log_pi.detach()
-        if not found.isfinite().all():
-            self._trouble = True
-            return log_pi.nan_to_num().sum() * 0.0, {}
-        if not train:
-            self.tally.add(row.owner, found, row.log_roll, torch.zeros_like(found))
-            return log_pi.sum() * 0.0, {}
-        for index in set(row.owner.tolist()) - self._decisions.keys():
-            ratios = (found - row.log_roll)[row.owner == index]
-            self._decisions[index] = objective.decide(
-                float(ratios.sum()), len(ratios), self._advantages[index], self._settings
-            )
-        leaf = found.requires_grad_()
-        losses = objective.target_losses(self._targets(row, leaf), self._settings)
-        self.tally.add(row.owner, found.detach(), row.log_roll, losses.detach())
-        (slope,) = torch.autograd.grad((losses * row.weight).sum(), leaf)
-        return (log_pi * slope).sum() * self._rows, {}
-
-    def agree(self, kind: type[TrainerError]) -> None:
-        """Raise at every rank what one of them found."""
-        flag = torch.tensor([float(bool(self._trouble))])
-        distributed.all_reduce(flag)
-        if flag.item():
-            raise kind("log pi is not finite under these weights: go back to the last good version")
-
-    def _targets(self, row: RowTensors, leaf: Tensor) -> Targets:
-        return targets_of(row, leaf, self._decisions, self._advantages)
-
-
-def _mask(positions: Tensor) -> Tensor:
-    """(1, 1, T, T), True where a place is not seen: what comes later, and what lies in another segment."""
-    segment = (positions == 0).cumsum(0)
-    order = torch.arange(len(positions))
-    seen = (segment[:, None] == segment[None]) & (order[:, None] >= order[None])
-    return ~seen[None, None]
 
 
 def main(descriptor: int) -> int:
