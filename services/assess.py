@@ -63,6 +63,7 @@ async def assess(place: Place, bus: BusPort, execution: str) -> AssessmentRecord
         valid=verdict.valid,
         seconds=time.monotonic() - began,
         detail=verdict.detail,
+        provenance=verdict.provenance,
     )
     await _say(place, bus, found, launched, last.sequence if last else 0)
     return found

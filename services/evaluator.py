@@ -165,6 +165,7 @@ class Grader:
             valid=verdict.valid,
             seconds=time.monotonic() - began,
             detail=verdict.detail,
+            provenance=verdict.provenance,
         )
 
     async def _say(self, execution: str, events: tuple[Event, ...], causation: int, after: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from bus.blobs import BlobError, Blobs
 from gyre.config import RewardSection
 from gyre.evaluators.command import CommandEvaluator
-from gyre.evaluators.port import Evaluator, Finished, Verdict
+from gyre.evaluators.port import Errand, Evaluator, Finished, Verdict
 from gyre.evaluators.template import Template
 from gyre.sandboxes.port import Command, Sandbox, SandboxError
 from gyre.tasks.folder import Task
@@ -23,19 +23,45 @@ _LEAST_SECONDS = 0.1
 _CANNOT_START = 126  # a shell's word for it: an evaluator's failure, never a score
 
 
-def evaluator_in(sandbox: Sandbox, template: Template | None = None) -> Evaluator:
-    """The evaluator that runs tests in this sandbox, or the command that is given instead of them."""
+class Sandboxed:
+    """Implements `Run` over a sandbox, which has its own time to get ready."""
 
-    async def run(
-        arguments: tuple[str, ...], folder: Path, box: Path, environment: Mapping[str, str], seconds: float
-    ) -> Finished:
+    def __init__(self, place: Sandbox, kind: str = "process", image: str = "", setup_seconds: float = 60.0) -> None:
+        """`image` counts more than a task's own; `setup_seconds` are on top of what a command may take."""
+        self._place, self._image, self._setup_seconds = place, image, setup_seconds
+        self.sandbox = kind
+
+    def image(self, task: Task) -> str:
+        """See `Run`."""
+        return self._image
+
+    async def __call__(self, errand: Errand) -> Finished:
+        """See `Run`."""
+        command = Command(
+            errand.arguments,
+            errand.folder,
+            errand.box,
+            errand.environment,
+            errand.seconds,
+            _GRACE_SECONDS,
+            errand.visible,
+            image=errand.image,
+        )
         try:
-            ended = await sandbox.run(Command(arguments, folder, box, environment, seconds, _GRACE_SECONDS))
+            async with asyncio.timeout(self._setup_seconds + errand.seconds + _GRACE_SECONDS):
+                ended = await self._place.run(command)
         except SandboxError as error:
             return Finished(_CANNOT_START, str(error))
-        return Finished(ended.exit_code if ended.ending == "exited" else None, ended.last_line)
+        except TimeoutError:
+            return Finished(None, "", f"as its sandbox took more than {self._setup_seconds:g} s to get ready or to end")
+        reason = "" if ended.ending == "timeout" else ended.reason or f"by its sandbox ({ended.ending})"
+        code = ended.exit_code if ended.ending == "exited" else None
+        return Finished(code, ended.last_line, reason, ended.output)
 
-    return CommandEvaluator(run, template)
+
+def evaluator_in(sandbox: Sandbox, template: Template | None = None) -> Evaluator:
+    """The evaluator that runs tests in this sandbox, or the command that is given instead of them."""
+    return CommandEvaluator(Sandboxed(sandbox), template)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from bus import subjects
 from bus.log import BusPort
 from gyre.core.regrading import Facts, GroupChange, Known, changes, group_changes
-from gyre.evaluators.template import Template, digest, scoring_name
+from gyre.evaluators.template import Template, scoring_name
 from gyre.rl import advantages
 from gyre.sandboxes.process import ProcessSandbox
 from gyre.tasks.folder import load_tasks
@@ -79,12 +79,13 @@ async def regrade(place: Place, bus: BusPort, wish: Wish, shown: Shown = lambda 
     template = Template.parse(wish.command, Path.cwd()) if wish.command is not None else None
     facts, head = await read_facts(bus, place.run)
     chosen = _chosen(facts, wish.task)
-    evaluator = wish.command if wish.command is not None else "tests"
-    digest_ = digest(template, tasks)
-    name, said = _named(await read_said(bus, place.run), scoring_name(template, digest_), wish.again)
-    scorer = Scorer(bus.blobs, {task.name: task for task in tasks}, evaluator_in(ProcessSandbox(), template))
+    evaluator = evaluator_in(ProcessSandbox(), template)
+    digest = evaluator.digest(tasks)
+    name, said = _named(await read_said(bus, place.run), scoring_name(evaluator.kind, digest), wish.again)
+    scorer = Scorer(bus.blobs, {task.name: task for task in tasks}, evaluator)
     states = tuple(known for known in chosen if known.assessable)
-    work = Regrading(place, bus, scorer, RegradeStarted(regrade=name, evaluator=evaluator, digest=digest_), said, head)
+    started = RegradeStarted(regrade=name, evaluator=evaluator.title, digest=digest)
+    work = Regrading(place, bus, scorer, started, said, head)
     await work.run(states, wish.jobs, shown)
     await work.complete(facts)
     return _report(place, work, facts, chosen, states)

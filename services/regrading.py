@@ -124,6 +124,7 @@ class Regrading:
             valid=verdict.valid,
             seconds=time.monotonic() - began,
             detail=verdict.detail,
+            provenance=verdict.provenance,
         )
 
     async def _say(self, about: tuple[str, ...], event: Event, correlation: str, causation: int, after: int) -> None:

@@ -1,17 +1,20 @@
 """The evaluator that runs the task's own `tests/test.sh` in the workspace, or a command that is given instead.
 
-It sees TESTS_DIR (their folder, outside the workspace) and REWARD_FILE, where they may write a number in [0, 1].
-Without it, exit 0 means 1 and exit 1 means 0; everything else is the evaluator's failure and no score.
+It sees TESTS_DIR (a copy of their folder, outside the workspace) and REWARD_FILE, where they may write a number in
+[0, 1]. Without it, exit 0 means 1 and exit 1 means 0; everything else is the evaluator's failure and no score.
+Where it runs is the caller's choice: in a sandbox that shows nothing but the box, it is a fresh container.
 """
 
+import asyncio
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from gyre.evaluators.port import Run, Verdict
-from gyre.evaluators.template import Template
+from gyre.evaluators.desk import Desk
+from gyre.evaluators.port import Errand, Finished, Run, Verdict
+from gyre.evaluators.template import Template, digest
 from gyre.tasks.folder import Task
-
-_MOST_BYTES = 64  # of a reward file
+from schemas.rewards import EvaluatorKind, Provenance
 
 
 class CommandEvaluator:
@@ -20,45 +23,54 @@ class CommandEvaluator:
     def __init__(self, run: Run, template: Template | None = None) -> None:
         """`run` says where the tests run; `template` is the command that runs instead of them."""
         self._run, self._template = run, template
+        self.kind: EvaluatorKind = "command" if template else "tests"
+        self.title = template.line if template else "tests"
+
+    def digest(self, tasks: Iterable[Task]) -> str:
+        """See `Evaluator`."""
+        return digest(self._template, tasks)
 
     async def evaluate(self, task: Task, workspace: Path, box: Path, limit_seconds: float) -> Verdict:
         """See `Evaluator`."""
-        reward = box / "reward.txt"
-        reward.unlink(missing_ok=True)
-        arguments = self._template.arguments(task) if self._template else _script(task)
-        environment = {"TESTS_DIR": str(task.tests), "REWARD_FILE": str(reward)}
-        seconds = min(limit_seconds, task.verifier_timeout)
-        finished = await self._run(arguments, workspace, box, environment, seconds)
-        if finished.exit_code is None:
-            return Verdict(None, f"tests were ended after {seconds:g} s: {finished.said}")
-        return verdict(finished.exit_code, _written(reward), finished.said)
+        rules = await asyncio.to_thread(self.digest, (task,))
+        desk = await asyncio.to_thread(Desk.lay, task, box)
+        seconds, image = min(limit_seconds, task.verifier_timeout), self._run.image(task)
+        finished = await self._run(self._errand(task, desk, workspace, box, seconds, image))
+        score, detail = await asyncio.to_thread(_found, desk, finished, seconds)
+        by = Provenance(evaluator=self.kind, digest=rules, sandbox=self._run.sandbox, image=image)
+        return Verdict(score, detail, by)
+
+    def _errand(self, task: Task, desk: Desk, workspace: Path, box: Path, seconds: float, image: str) -> Errand:
+        template = self._template
+        arguments = template.arguments(task, desk.tests, desk.instruction) if template else _script(desk.tests)
+        visible = (desk.tests, desk.instruction, *(template.files() if template else ()))
+        environment = {"TESTS_DIR": str(desk.tests), "REWARD_FILE": str(desk.reward)}
+        return Errand(arguments, workspace, box, seconds, environment, visible, image)
 
 
-def _script(task: Task) -> tuple[str, ...]:
-    script = task.tests / "test.sh"
+def _script(tests: Path) -> tuple[str, ...]:
+    script = tests / "test.sh"
     return (str(script),) if os.access(script, os.X_OK) else ("/bin/sh", str(script))
 
 
-def verdict(exit_code: int, written: str | None, said: str = "") -> Verdict:
-    """The score, from the tests' exit code and what they wrote to REWARD_FILE (None: nothing)."""
+def _found(desk: Desk, finished: Finished, seconds: float) -> tuple[float | None, str]:
+    if finished.exit_code is None:
+        return None, f"tests were ended {finished.reason or f'after {seconds:g} s'}: {finished.said}"
+    if name := desk.disturbed():
+        return None, f"tests/{name} was changed while the tests ran, so their score does not count: {finished.said}"
+    return verdict(finished.exit_code, desk.written(), finished.said)
+
+
+def verdict(exit_code: int, written: str | None, said: str = "") -> tuple[float | None, str]:
+    """Score and detail, from the tests' exit code and what they wrote to REWARD_FILE (None: nothing)."""
     if written is not None:
         try:
             score = float(written)
         except ValueError:
-            return Verdict(None, f"REWARD_FILE holds {written[:40]!r}: write one number in [0, 1]")
+            return None, f"REWARD_FILE holds {written[:40]!r}: write one number in [0, 1]"
         if not 0.0 <= score <= 1.0:
-            return Verdict(None, f"REWARD_FILE holds {score:g}: write one number in [0, 1]")
-        return Verdict(score, said)
+            return None, f"REWARD_FILE holds {score:g}: write one number in [0, 1]"
+        return score, said
     if exit_code in (0, 1):
-        return Verdict(1.0 - exit_code, said)
-    return Verdict(None, f"tests ended with exit code {exit_code} and no REWARD_FILE: {said}")
-
-
-def _written(reward: Path) -> str | None:
-    try:
-        with reward.open("rb") as file:
-            return file.read(_MOST_BYTES).decode(errors="replace").strip()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        return f"unreadable: {error.strerror}"
+        return 1.0 - exit_code, said
+    return None, f"tests ended with exit code {exit_code} and no REWARD_FILE: {said}"

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from gyre.errors import GyreError
+from gyre.evaluators.port import EvaluatorError
 from gyre.tasks.folder import Task
+from schemas.rewards import EvaluatorKind
 
 _PLACES = ("tests", "task", "instruction")
 _PLACE = re.compile(r"\{(\w+)\}")
 _DIGITS = 12
-
-
-class EvaluatorError(GyreError):
-    """An evaluator cannot be used; one line with the way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +42,13 @@ class Template:
                     raise EvaluatorError(f"evaluator {line!r}: {{{place}}} stands for nothing; one of {known}")
         return cls(line, tuple(str(here / word) if "/" in word and (here / word).is_file() else word for word in words))
 
-    def arguments(self, task: Task) -> tuple[str, ...]:
-        """The command for one task."""
-        places = {"tests": str(task.tests), "task": task.name, "instruction": str(task.instruction_file)}
+    def files(self) -> tuple[Path, ...]:
+        """The files that it names: it may read them where not everything can be read."""
+        return tuple(Path(word) for word in self.words if Path(word).is_absolute() and Path(word).is_file())
+
+    def arguments(self, task: Task, tests: Path, instruction: Path) -> tuple[str, ...]:
+        """The command for one task, whose tests and instruction were copied to these places."""
+        places = {"tests": str(tests), "task": task.name, "instruction": str(instruction)}
         return tuple(_PLACE.sub(lambda found: places[found[1]], word) for word in self.words)
 
 
@@ -60,25 +61,25 @@ def digest(template: Template | None, tasks: Iterable[Task]) -> str:
     try:
         for word in template.words if template else ():
             found.update(
-                _framed(word.encode(), Path(word).read_bytes() if "/" in word and Path(word).is_file() else b"")
+                framed(word.encode(), Path(word).read_bytes() if "/" in word and Path(word).is_file() else b"")
             )
         for task in sorted(tasks, key=lambda task: task.name):
-            found.update(_framed(task.name.encode(), str(task.verifier_timeout).encode()))
+            found.update(framed(task.name.encode(), str(task.verifier_timeout).encode()))
             if template is not None and any("{instruction}" in word for word in template.words):
-                found.update(_framed(task.instruction.encode()))
+                found.update(framed(task.instruction.encode()))
             for path in sorted(path for path in task.tests.rglob("*") if path.is_file()):
                 mode = b"x" if path.stat().st_mode & 0o100 else b"-"
-                found.update(_framed(str(path.relative_to(task.tests)).encode(), mode + path.read_bytes()))
+                found.update(framed(str(path.relative_to(task.tests)).encode(), mode + path.read_bytes()))
     except OSError as error:
         raise EvaluatorError(f"evaluator: {error.filename} cannot be read: {error.strerror}") from error
     return found.hexdigest()
 
 
-def scoring_name(template: Template | None, digest_: str) -> str:
+def scoring_name(kind: EvaluatorKind, digest_: str) -> str:
     """A token that names the scoring with this digest."""
-    return f"{'command' if template else 'tests'}-{digest_[:_DIGITS]}"
+    return f"{kind}-{digest_[:_DIGITS]}"
 
 
-def _framed(*parts: bytes) -> bytes:
+def framed(*parts: bytes) -> bytes:
     """Parts told apart by their lengths."""
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)

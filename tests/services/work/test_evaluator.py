@@ -54,6 +54,8 @@ async def test_a_preserved_state_is_scored_by_the_tasks_own_tests(run: Any) -> N
     assert isinstance(assessment, AssessmentRecorded)
     assert (assessment.score, assessment.valid, assessment.attempt, assessment.designated) == (0.75, True, 1, True)
     assert assessment.state == state
+    assert assessment.provenance is not None
+    assert (assessment.provenance.evaluator, assessment.provenance.sandbox) == ("tests", "process")
     assert reward == RewardAssigned(execution="x0-0", group="g0", reward=0.75)
     assert list((run.folder / "work").iterdir()) == []
 
@@ -185,14 +187,14 @@ async def test_what_is_dispatched_or_enqueued_comes_back_however_often_it_was_gi
 
 @pytest.mark.parametrize("written", ["", "1.5", "-0.1", "nan", "inf", "good", "0.5 0.6"])
 def test_what_is_no_number_from_zero_to_one_is_no_score(written: str) -> None:
-    found = verdict(0, written)
-    assert (found.score, found.valid) == (None, False)
-    assert "REWARD_FILE" in found.detail
+    score, detail = verdict(0, written)
+    assert score is None
+    assert "REWARD_FILE" in detail
 
 
 def test_a_written_reward_counts_whatever_the_exit_code() -> None:
-    assert verdict(5, "0.25").score == 0.25
-    assert [verdict(code, None).score for code in (0, 1, 2, -9)] == [1.0, 0.0, None, None]
+    assert verdict(5, "0.25")[0] == 0.25
+    assert [verdict(code, None)[0] for code in (0, 1, 2, -9)] == [1.0, 0.0, None, None]
 
 
 async def test_what_was_cancelled_is_left_out_unscored(run: Any) -> None:
