@@ -26,6 +26,7 @@ from bus.link import Link
 from bus.log import ReadLog, Stored
 from gyre.errors import GyreError
 from schemas.speakers import Stream
+from services.alongside import until_one_ends
 from services.boss import Boss, Hello
 from services.consumer import At, Consumer, Position, filter_of, load, streams_of, wanted
 from services.ending import Ending
@@ -60,15 +61,7 @@ class Worker:
         restore = getattr(self.consumer, "load", None)
         if restore and self.position.state is not None:
             restore(self.position.state)
-        tasks = [asyncio.ensure_future(self._follow_all(logs)), asyncio.ensure_future(self._save_in_silence())]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_one_ends(self._follow_all(logs), self._save_in_silence())
         await asyncio.to_thread(self.keep)
         if close := getattr(self.consumer, "close", None):
             close()

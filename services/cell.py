@@ -12,6 +12,7 @@ from gyre.engines.port import Engine, EngineError
 from gyre.errors import GyreError
 from schemas.roles import CellRegistered
 from services.address import listening, reached
+from services.alongside import until_one_ends
 from services.beats import beat
 from services.cell_desk import Desk
 from services.cell_roles import Roles
@@ -57,15 +58,9 @@ class CellAgent:
         url = f"http://{reached()}:{runner.addresses[0][1]}"
         desk = self._desk
         beats = beat(desk.place, desk.bus, desk.index)
-        tasks = [asyncio.create_task(work) for work in (desk.read(), beats, self._watch_engine(), self._act(url))]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await until_one_ends(desk.read(), beats, self._watch_engine(), self._act(url))
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             desk.save()
             await self._engine.close()
             await runner.cleanup()

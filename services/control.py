@@ -15,6 +15,7 @@ from bus.log import BusPort
 from gyre.config import Config
 from gyre.core.progress import Progress
 from gyre.errors import ConfigError, Problem
+from services.alongside import until_one_fails
 from services.demo import report
 from services.place import NOTE, Note, Place, RunNotFound, new_instance, started
 from services.setup import OPEN_SECONDS, Opened, SetupError, open_run, reopen_run, run_folder
@@ -27,15 +28,7 @@ async def serve(place: Place, bus: BusPort) -> None:
     """Follow the run until cancelled, also when it is over: somebody may want to look at it."""
     watch = Watch(Progress())
     with sole(place.folder):
-        tasks = [asyncio.create_task(work) for work in (watch.read(bus), _see_through(place, bus, watch))]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_one_fails(watch.read(bus), _see_through(place, bus, watch))
 
 
 async def _see_through(place: Place, bus: BusPort, watch: Watch) -> None:

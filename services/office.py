@@ -19,6 +19,7 @@ from gyre.errors import GyreError
 from schemas.envelope import Event
 from schemas.runs import OfficeTaken, TimerFired, TimerSet
 from services import failpoints
+from services.alongside import until_one_ends
 from services.minds import Mind, filters
 from services.place import Place
 from services.quarantine import Quarantine
@@ -81,17 +82,10 @@ class Office(Generic[State]):
         """Serve until cancelled. Raises `Overtaken`."""
         for timer, seconds in self._mind.armed(self._projection.state):
             self._arm(timer, seconds)
-        tasks = [asyncio.create_task(work) for work in (self._read(), self._serve())]
-        if self._quarantine is not None:
-            tasks.append(asyncio.create_task(self._look(self._quarantine)))
+        looking = () if self._quarantine is None else (self._look(self._quarantine),)
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await until_one_ends(self._read(), self._serve(), *looking)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self._projection.save()
             if self._quarantine is not None:
                 self._quarantine.save()

@@ -27,6 +27,7 @@ from gyre.proxy.errors import TemplateUnusable
 from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
 from services.address import listening, reached
+from services.alongside import until_one_fails
 from services.exits import Hopeless
 from services.hearing import snapshot_file
 from services.place import Place
@@ -135,9 +136,7 @@ async def serve_proxy(
     try:
         await runner.setup()
         await _listen(runner, settings)
-        sealing = asyncio.create_task(_seal(world, calls, ready))
-        moving = asyncio.create_task(_move(moves, ready))
-        await _until_one_fails(following, sealing, moving)
+        await until_one_fails(following, _seal(world, calls, ready), _move(moves, ready))
     finally:
         following.cancel()
         ready.cancel()
@@ -218,15 +217,3 @@ def _noted_port(note: Path, host: str) -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(note.read_text().strip().rpartition(":")[2])
     return lasting_port(host)
-
-
-async def _until_one_fails(*tasks: "asyncio.Task[None]") -> None:
-    """Wait until cancelled; a task that fails ends it with its error."""
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,11 +1,11 @@
 """The scheduler: the pure decider of `gyre.core.scheduler` in office, and an ear for the cells' heartbeats."""
 
-import asyncio
 from contextlib import aclosing
 
 from bus.log import BusPort
 from gyre.core.scheduler_state import Scheduler
 from schemas.roles import CellLost
+from services.alongside import until_one_ends
 from services.beats import Silence
 from services.minds import scheduling
 from services.office import SAVE_SECONDS, Office, office_of
@@ -17,16 +17,7 @@ async def serve(place: Place, bus: BusPort) -> None:
     """Schedule the run until cancelled. Raises `Overtaken`."""
     quarantine = Quarantine(place, bus, SAVE_SECONDS)
     office = office_of(place, bus, scheduling(await started(bus.ev)), quarantine)
-    watch = asyncio.create_task(_watch(place, bus, office))
-    serving = asyncio.create_task(office.run())
-    try:
-        done, _ = await asyncio.wait((watch, serving), return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        watch.cancel()
-        serving.cancel()
-        await asyncio.gather(watch, serving, return_exceptions=True)
+    await until_one_ends(_watch(place, bus, office), office.run())
 
 
 async def _watch(place: Place, bus: BusPort, office: Office[Scheduler]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from gyre.errors import GyreError
+from services.alongside import until_one_ends
 
 log = logging.getLogger("gyre")
 LOOK_SECONDS = 1.0
@@ -30,15 +31,7 @@ class LowerSlot(GyreError):
 async def in_slot(folder: Path, count: int, work: Callable[[int], Awaitable[None]]) -> None:
     """Take a slot, once there is one, and do the work of its cell until cancelled. Raises `LowerSlot`."""
     async with held(folder, count) as index:
-        tasks = [asyncio.ensure_future(work(index)), asyncio.create_task(until_lower(folder, index))]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_one_ends(work(index), until_lower(folder, index))
 
 
 @asynccontextmanager
