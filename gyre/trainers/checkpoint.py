@@ -1,4 +1,4 @@
-"""Weights and optimizer state as safetensors files, named by their digest, durable before anyone hears of them.
+"""Weights and optimizer state as files named by their digest, durable before anyone hears of them.
 
 A file is written aside, flushed to disk, renamed, and the folder is flushed: a crash leaves the whole file or none.
 """
@@ -6,6 +6,7 @@ A file is written aside, flushed to disk, renamed, and the folder is flushed: a 
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -47,7 +48,7 @@ def place_file(write: Callable[[Path], object], folder: Path, kind: Kind) -> Wei
     aside = Path(name)
     try:
         write(aside)
-        _flush(aside)
+        flush(aside)
         digest = file_digest(aside)
         place = home / f"{digest}.safetensors"
         os.replace(aside, place)
@@ -55,7 +56,7 @@ def place_file(write: Callable[[Path], object], folder: Path, kind: Kind) -> Wei
         raise _system_error(error, home) from error
     finally:
         aside.unlink(missing_ok=True)
-    _flush(home)
+    flush(home)
     return WeightsRef(digest=digest, size=place.stat().st_size, address=f"{kind}/{place.name}")
 
 
@@ -78,10 +79,18 @@ def load_tensors(path: Path) -> "dict[str, Tensor]":
 
 
 def locate(folder: Path, reference: WeightsRef) -> Path:
-    """The file behind a reference, once its size and digest are found true; raises `WeightsRefused` otherwise."""
+    """The file behind a reference, once its size and digest are found true; raises `WeightsRefused` otherwise.
+
+    Of a folder (`gyre.trainers.manifest`) its manifest and its files' sizes.
+    """
+    from gyre.trainers.manifest import check_folder
+
     path = folder / reference.address
     if not path.resolve().is_relative_to(folder.resolve()):
         raise WeightsRefused(f"address = {reference.address!r}: leads out of the run folder {folder}")
+    if path.is_dir():
+        check_folder(path, reference)
+        return path
     if not path.is_file():
         raise WeightsRefused(f"{path}: missing; restore it from a copy of the run folder")
     size = path.stat().st_size
@@ -94,16 +103,26 @@ def locate(folder: Path, reference: WeightsRef) -> Path:
 
 
 def prune(folder: Path, keep: Collection[WeightsRef]) -> int:
-    """Delete weights and optimizer files that `keep` does not name, and what crashed writes left; returns how many.
+    """Delete weights and optimizer files and folders that `keep` does not name, and what crashed writes left.
 
     For the core alone, between two saves. Other folders and other kinds of files are left as they are.
+
+    Returns:
+        How many.
     """
     kept = {(folder / each.address).resolve() for each in keep}
     found = [each for kind in ("weights", "optimizer") for each in (folder / kind).glob("*")]
-    gone = [each for each in found if each.suffix in {".safetensors", ".tmp"} and each.resolve() not in kept]
+    gone = [each for each in found if _ours(each) and each.resolve() not in kept]
     for each in gone:
-        each.unlink(missing_ok=True)
+        if each.is_dir():
+            shutil.rmtree(each)
+        else:
+            each.unlink(missing_ok=True)
     return len(gone)
+
+
+def _ours(path: Path) -> bool:
+    return path.suffix in {".safetensors", ".tmp"} or re.fullmatch("[0-9a-f]{64}", path.name) is not None
 
 
 def file_digest(path: Path) -> str:
@@ -112,7 +131,8 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Have a file's content, or a folder's names, on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -28,7 +28,7 @@ def test_a_file_is_named_by_what_is_in_it(tmp_path: Path) -> None:
 
 def test_file_then_folder_are_flushed_around_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    flush, rename = checkpoint._flush, os.replace
+    flush, rename = checkpoint.flush, os.replace
 
     def seen_flush(path: Path) -> None:
         done.append("folder" if path.is_dir() else "file")
@@ -38,7 +38,7 @@ def test_file_then_folder_are_flushed_around_the_rename(tmp_path: Path, monkeypa
         done.append("rename")
         rename(source, target)
 
-    monkeypatch.setattr(checkpoint, "_flush", seen_flush)
+    monkeypatch.setattr(checkpoint, "flush", seen_flush)
     monkeypatch.setattr(os, "replace", seen_rename)
     save_tensors(TENSORS, tmp_path, "optimizer")
     assert done == ["file", "rename", "folder"]
