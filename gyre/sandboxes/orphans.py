@@ -12,6 +12,7 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 MARK = "GYRE_BOX"
 _PROC = Path("/proc")
@@ -28,11 +29,13 @@ class _Process:
 class Orphanage:
     """Adopts what the commands of this process leave behind."""
 
+    leaders: ClassVar[set[int]] = set()
+    """Commands that are waited for by whoever started them: of every sandbox of this process, or one of them would take
+    another's exit code away."""
+
     def __init__(self) -> None:
         """From now on orphans come to this process; children that it already has are not touched."""
         self._others = set(_children())
-        self.leaders: set[int] = set()
-        """Commands that are waited for by whoever started them."""
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

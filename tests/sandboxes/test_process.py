@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.sandboxes.orphans import kill_leftovers, marked
+from gyre.sandboxes.orphans import Orphanage, kill_leftovers, marked
 from gyre.sandboxes.port import OUTPUT_BYTES, Command, Limits, SandboxError
 from gyre.sandboxes.process import ProcessSandbox
 from tests.pipes import told
@@ -177,3 +177,13 @@ asyncio.run(ProcessSandbox().run(Command(("/bin/sh", "-c", script), box, box, {{
     for pid in (child, *alive_in(tmp_path)):
         await_end(pid)
     assert alive_in(tmp_path) == []
+
+
+async def test_a_sandbox_leaves_the_exit_codes_of_another_one_alone(tmp_path: Path) -> None:
+    one, other = Orphanage(), Orphanage()
+    ended = subprocess.Popen(["sh", "-c", "exit 7"])
+    one.leaders.add(ended.pid)
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    other.sweep(-1, tmp_path)
+    one.leaders.discard(ended.pid)
+    assert ended.wait() == 7
