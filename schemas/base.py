@@ -39,6 +39,16 @@ class Model(BaseModel):
     )
 
 
+def is_none(value: object) -> bool:
+    """For fields that came later: left out where nothing is said, old events keep their bytes and their digests."""
+    return value is None
+
+
+def is_empty(value: object) -> bool:
+    """As `is_none`, for collections."""
+    return value == ()
+
+
 def pack_ints(values: Iterable[int]) -> Int32s:
     """Pack whole numbers as int32; `OverflowError` beyond 32 bits."""
     return _swapped(array("i", values)).tobytes()

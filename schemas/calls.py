@@ -2,9 +2,10 @@
 
 from typing import Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from schemas.base import Digest, Float32s, Int32s, Model, Token
+from schemas.base import Digest, Float32s, Int32s, Model, Token, is_none
+from schemas.refs import BlobRef
 
 Finish = Literal["stop", "length", "abort", "error"]
 
@@ -77,6 +78,10 @@ class ModelCallRecorded(Model):
     total_seconds: NonNegativeFloat
     delivered: bool
     """Whether a client received the whole answer; if not, the output is never a candidate."""
+    experts: BlobRef | None = Field(default=None, exclude_if=is_none)
+    """(I + O, layers, top k) int16, little-endian: of each of the call's own tokens, input then output, the experts
+    that every layer took at the position before it, likeliest first; -1 where the engine did not tell (of the first
+    token of a root always). None: it told nothing, or the model has no experts."""
 
 
 class ModelCallRetried(Model):

@@ -2,11 +2,21 @@
 
 from typing import Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from schemas.base import Float32s, Int32s, Model, Token
-from schemas.refs import WeightsRef
+from schemas.base import Float32s, Int32s, Model, Token, is_empty, is_none
+from schemas.refs import BlobRef, WeightsRef
 from schemas.rewards import Role
+
+
+class ExpertSpan(Model):
+    """The experts of consecutive tokens of a path, as a call's record has them."""
+
+    tokens: PositiveInt
+    body: BlobRef | None
+    """`ModelCallRecorded.experts`; None where the engine told nothing."""
+    start: NonNegativeInt
+    """The body's row of the first of them."""
 
 
 class Trajectory(Model):
@@ -22,6 +32,8 @@ class Trajectory(Model):
     """(T,) behaviour log-probability, nats; 0 where target is 0."""
     targets: NonNegativeInt
     """Ones in `target`."""
+    experts: tuple[ExpertSpan, ...] = Field(default=(), exclude_if=is_empty)
+    """Together T tokens: at whose positions before them which experts were taken. Empty: nothing is known of them."""
 
 
 class TrajectoriesAdmitted(Model):
@@ -75,6 +87,8 @@ class Segment(Model):
     advantage: float
     weight: float
     """1 / (B N L_i): what each target's loss is multiplied by, so that the batch's gradient is a plain sum."""
+    experts: tuple[ExpertSpan, ...] = Field(default=(), exclude_if=is_empty)
+    """As of the trajectory, for these T tokens."""
 
 
 class Row(Model):
@@ -129,6 +143,21 @@ class Moments(Model):
     sum_product: float
 
 
+class ExpertAgreement(Model):
+    """How far the experts that an engine took, and that the trainer takes again, are those its own routers choose.
+
+    At equal weights both are 1 but for rounding. Rows whose experts are those of other positions have little more than
+    chance gives.
+    """
+
+    choices: PositiveInt
+    """(position, layer) pairs that were compared."""
+    overlap: NonNegativeFloat
+    """Share of the experts taken that the router would have chosen."""
+    top: NonNegativeFloat
+    """Share of the choices whose likeliest expert is the router's."""
+
+
 class ExecutionStats(Model):
     """What one micro-step found about one execution's targets in it."""
 
@@ -145,6 +174,8 @@ class ExecutionStats(Model):
     """Sum over targets of r - 1 - log r, r = pi_theta / p_roll (a KL estimate)."""
     moments: Moments | None = None
     """None: said before they were summed (MicroStepCompleted v1)."""
+    experts: ExpertAgreement | None = Field(default=None, exclude_if=is_none)
+    """None: no experts were taken again (routing replay)."""
 
 
 class RatioMeasured(Model):
@@ -170,6 +201,18 @@ class ExecutionMasked(Model):
     mask: Literal[0, 1]
 
 
+class Passage(Model):
+    """How a cell's pipeline ran since it joined the step, or last discarded: the last completion tells it all."""
+
+    startups: NonNegativeInt
+    """Times that it was filled from empty."""
+    drains: NonNegativeInt
+    """Times that it was emptied."""
+    pauses: NonNegativeInt
+    """Times that it stood still with rows in it, since no micro-step was queued, and went on from there."""
+    rows: NonNegativeInt
+
+
 class MicroStepCompleted(Model):
     """Said by `cell`, expecting its own claim's sequence: the gradient lies in the cell's accumulator."""
 
@@ -182,6 +225,8 @@ class MicroStepCompleted(Model):
     claim: PositiveInt
     stats: tuple[ExecutionStats, ...]
     seconds: NonNegativeFloat
+    passage: Passage | None = Field(default=None, exclude_if=is_none)
+    """None: the cell's trainer is no pipeline."""
 
 
 class MicroStepReissued(Model):
@@ -323,6 +368,12 @@ class WeightsPublished(Model):
     version: PositiveInt
     weights: WeightsRef
     seconds: NonNegativeFloat
+    transport: Literal["file", "store", "group", "mooncake"] | None = Field(default=None, exclude_if=is_none)
+    """How they travelled; None: said before there was a choice."""
+    sent: NonNegativeInt | None = Field(default=None, exclude_if=is_none)
+    """Bytes that a cell needed which had the version before; all of them are `weights.size`."""
+    changed: NonNegativeFloat | None = Field(default=None, exclude_if=is_none)
+    """Share of the values that differ from the version before, at most 1; None: nobody compared."""
 
 
 class BurstEnded(Model):

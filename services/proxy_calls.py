@@ -15,6 +15,7 @@ from bus.errors import BusError, Conflict, StreamFull
 from bus.log import BusPort
 from gyre.core.leaves import leaves
 from gyre.core.tree import record_digest, records_digest
+from gyre.proxy.drawn import Experts
 from gyre.proxy.errors import Abandoned, CallError, EngineTrouble, HistoryUnrenderable, Unauthorized
 from gyre.proxy.exchange import Asked
 from gyre.proxy.sent import Sent
@@ -27,6 +28,7 @@ from services.proxy_world import World
 from services.records import last_record, read_records
 from services.speaker import Speaker
 
+_TOKEN_BYTES = 4
 _LOG = logging.getLogger(__name__)
 
 
@@ -198,8 +200,17 @@ class Calls:
         seconds = time.monotonic() - began
         job.forsaken = job.waiters == 0
         record = seat.session.record(plan, drawn, total_seconds=seconds, delivered=not job.forsaken)
-        await self._keep(seat, record)
+        await self._keep(seat, await self._with_experts(record, drawn.experts))
         return seat.finished(plan.call, drawn.cached_tokens)
+
+    async def _with_experts(self, record: ModelCallRecorded, experts: Experts | None) -> ModelCallRecorded:
+        """The record, with the experts that its tokens took where engines told, by claim check."""
+        if experts is None:
+            return record
+        body = experts.leading((len(record.input_ids) + len(record.output_ids)) // _TOKEN_BYTES)
+        with _answerable(record.call):
+            kept = await asyncio.to_thread(self._bus.blobs.put, body)
+        return record.model_copy(update={"experts": kept})
 
     async def _keep(self, seat: Seat, record: ModelCallRecorded) -> None:
         with _answerable(record.call):

@@ -2,7 +2,7 @@
 
 from gyre.engines.port import GenerateRequest, Generation, PackedIds, Sampling
 from gyre.engines.spans import add_span
-from gyre.proxy.drawn import Drawn
+from gyre.proxy.drawn import Drawn, Experts
 from gyre.proxy.session import Plan
 from schemas.base import pack_ints
 from schemas.calls import Finish, VersionSpan
@@ -18,6 +18,7 @@ class Draft:
         self._logprobs: list[float] = []
         self._versions: list[VersionSpan] = []
         self._cells: list[int] = []
+        self._experts: list[bytes | None] = []
         self._cached = 0
         self._queue = self._engine = 0.0
         self._attempts = 0
@@ -43,6 +44,7 @@ class Draft:
             ),
             cache_key=self._execution,
             stop_token_ids=self._stops,
+            experts_from=self._plan.tokens + len(self._ids) - 1 if self._ids else max(0, self._plan.prefix_tokens - 1),
         )
 
     def take(self, cell: int, generation: Generation) -> Drawn | None:
@@ -53,6 +55,8 @@ class Draft:
         self._logprobs += generation.logprobs
         for span in generation.versions:
             add_span(self._versions, span.version, span.tokens)
+        if generation.output_ids:
+            self._experts.append(generation.routed_experts)
         generated = bool(generation.output_ids) or generation.finish != "abort"
         if generated and self._cells[-1:] != [cell]:
             self._cells.append(cell)
@@ -72,4 +76,13 @@ class Draft:
             cached_tokens=self._cached,
             queue_seconds=self._queue,
             engine_seconds=self._engine,
+            experts=self._taken(),
         )
+
+    def _taken(self) -> Experts | None:
+        """Of the call's own tokens, if all engines told."""
+        told = [each for each in self._experts if each is not None]
+        rows = self._plan.tokens - self._plan.prefix_tokens + len(self._ids)
+        if not told or len(told) < len(self._experts):
+            return None
+        return Experts.of(b"".join(told), rows, root=self._plan.prefix_tokens == 0)

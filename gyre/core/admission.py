@@ -12,8 +12,9 @@ from itertools import accumulate
 from typing import Protocol
 
 from schemas.base import Float32s, Int32s, floats, pack_floats
+from schemas.refs import BlobRef
 from schemas.rewards import LeafSummary, Role
-from schemas.training import Trajectory
+from schemas.training import ExpertSpan, Trajectory
 
 PRIORITY: tuple[Role, ...] = ("main", "main-summary", "sub-agent", "sub-agent-summary")
 """Highest first. Auxiliary and abandoned leaves are in no class: they are never candidates."""
@@ -52,6 +53,10 @@ class Node(Protocol):
     @property
     def delivered(self) -> bool:
         """Whether a client received the whole answer."""
+
+    @property
+    def experts(self) -> BlobRef | None:
+        """(I + O, ...) the experts at the position before each own token, if the engine told."""
 
 
 Nodes = Mapping[str, Node]
@@ -178,6 +183,18 @@ def _trajectory(nodes: Nodes, leaf: LeafSummary, spans: Sequence[Span], masks: M
         target=target,
         logprobs=b"".join(_logprobs(nodes[span.call], span, masks[span.call]) for span in spans),
         targets=target.count(1),
+        experts=_experts(nodes, spans),
+    )
+
+
+def _experts(nodes: Nodes, spans: Sequence[Span]) -> tuple[ExpertSpan, ...]:
+    bodies = [nodes[span.call].experts for span in spans]
+    if not any(bodies):
+        return ()
+    return tuple(
+        ExpertSpan(tokens=span.stop - span.start, body=body, start=span.start)
+        for span, body in zip(spans, bodies, strict=True)
+        if span.stop > span.start
     )
 
 

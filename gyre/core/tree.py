@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
 
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 
 from gyre.core.admission import Span, path
-from schemas.base import Float32s, Int32s, Model, Token
+from schemas.base import Float32s, Int32s, Model, Token, is_none
 from schemas.calls import Finish, ModelCallRecorded, VersionSpan
+from schemas.refs import BlobRef
 
 _TOKEN_BYTES = 4
 
@@ -35,6 +36,7 @@ class Node(Model):
     thread: str
     system_digest: str
     delivered: bool
+    experts: BlobRef | None = Field(default=None, exclude_if=is_none)
 
     @property
     def context(self) -> int:

@@ -136,6 +136,8 @@ class GenerateRequest:
     """Whose cached keys and values to try first: the execution. Never changes what is generated."""
     stop_token_ids: tuple[int, ...] = ()
     """Each ends the generation, and is its last output token."""
+    experts_from: int | None = None
+    """Position in prompt and output from which on to tell the experts taken; None: don't."""
 
     def __post_init__(self) -> None:
         _check(len(self.input_ids) >= 1, "input_ids", "()", "at least one token")
@@ -163,6 +165,11 @@ class Generation:
     """From the first computation to the last token."""
     prefill_seconds: float = 0.0
     """Of these: until the prompt was computed and the first token could be drawn."""
+    routed_experts: bytes | None = None
+    """(prompt + output - 1 - experts_from, layers, top k) int16, little-endian: at each position from `experts_from` to
+    the one before the last output token, the experts that every layer took, likeliest first; those of an output token
+    are of the pass that drew it. -1: not known of this position. None: not asked for, nothing was generated, or an
+    engine or model that cannot tell, which is no error: routers choose anew in training."""
 
 
 @dataclass(frozen=True, slots=True)

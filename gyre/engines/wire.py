@@ -42,6 +42,7 @@ class GenerateBody(Model):
     sampling: SamplingRecord
     cache_key: str = ""
     stop_token_ids: tuple[int, ...] = ()
+    experts_from: int | None = None
 
     @classmethod
     def of(cls, request: GenerateRequest) -> "GenerateBody":
@@ -52,6 +53,7 @@ class GenerateBody(Model):
             sampling=SamplingRecord(**asdict(request.sampling)),
             cache_key=request.cache_key,
             stop_token_ids=request.stop_token_ids,
+            experts_from=request.experts_from,
         )
 
     def request(self) -> GenerateRequest:
@@ -61,7 +63,9 @@ class GenerateBody(Model):
         except ValueError as error:
             raise RequestRefused(f"input_ids: {len(self.input_ids)} bytes must be a multiple of four") from error
         sampling = Sampling(**self.sampling.model_dump())
-        return GenerateRequest(self.request_id, input_ids, sampling, self.cache_key, self.stop_token_ids)
+        return GenerateRequest(
+            self.request_id, input_ids, sampling, self.cache_key, self.stop_token_ids, self.experts_from
+        )
 
 
 class GenerationBody(Model):
@@ -75,6 +79,7 @@ class GenerationBody(Model):
     queue_seconds: float
     engine_seconds: float
     prefill_seconds: float = 0.0
+    routed_experts: bytes | None = None
 
     @classmethod
     def of(cls, generation: Generation) -> "GenerationBody":
@@ -88,6 +93,7 @@ class GenerationBody(Model):
             queue_seconds=generation.queue_seconds,
             engine_seconds=generation.engine_seconds,
             prefill_seconds=generation.prefill_seconds,
+            routed_experts=generation.routed_experts,
         )
 
     def generation(self) -> Generation:
@@ -101,6 +107,7 @@ class GenerationBody(Model):
             queue_seconds=self.queue_seconds,
             engine_seconds=self.engine_seconds,
             prefill_seconds=self.prefill_seconds,
+            routed_experts=self.routed_experts,
         )
 
 

@@ -11,6 +11,26 @@ from schemas.calls import Finish, VersionSpan
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """Which experts were taken at the position before each of a call's own tokens."""
+
+    rows: bytes
+    """(I + O, layers, top k) int16; as `ModelCallRecorded.experts`."""
+    width: int
+    """Bytes of a row."""
+
+    @classmethod
+    def of(cls, told: bytes, tokens: int, *, root: bool) -> "Experts":
+        """What engines told of a call's `tokens` own tokens; the first token of a root stands behind no position."""
+        width = len(told) // (tokens - root)
+        return cls(b"\xff" * (width if root else 0) + told, width)
+
+    def leading(self, tokens: int) -> bytes:
+        """The rows of the first tokens."""
+        return self.rows[: tokens * self.width]
+
+
+@dataclass(frozen=True, slots=True)
 class Drawn:
     """What the engines generated for a plan, in one piece however often it was moved."""
 
@@ -24,6 +44,8 @@ class Drawn:
     engine_seconds: float
     stop_sequence: str = ""
     """The stop text that the output ends with: what the client sees is cut before it."""
+    experts: Experts | None = None
+    """None: no engine told. A cut leaves the rows of what was cut away behind the others."""
 
 
 def cut(model: ChatModel, ends: Sequence[int], drawn: Drawn, stops: Sequence[str]) -> Drawn:

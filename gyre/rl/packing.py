@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from gyre.rl.prefixes import prefixes, separate
-from schemas.training import Row, Segment, TrajectoriesAdmitted, Trajectory
+from schemas.training import ExpertSpan, Row, Segment, TrajectoriesAdmitted, Trajectory
 
 _Item = TypeVar("_Item")
 _TOKEN_BYTES = 4
@@ -184,4 +184,15 @@ def _segment(trajectory: Trajectory, admitted: TrajectoriesAdmitted, weight: flo
         logprobs=trajectory.logprobs[: stop * _TOKEN_BYTES],
         advantage=admitted.advantage,
         weight=weight,
+        experts=leading(trajectory.experts, stop),
     )
+
+
+def leading(spans: Sequence[ExpertSpan], tokens: int) -> tuple[ExpertSpan, ...]:
+    """Those of the first tokens; () stays ()."""
+    kept: list[ExpertSpan] = []
+    for span in spans:
+        if taken := min(span.tokens, tokens):
+            kept.append(span if taken == span.tokens else span.model_copy(update={"tokens": taken}))
+        tokens -= taken
+    return tuple(kept)

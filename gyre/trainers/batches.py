@@ -7,7 +7,7 @@ hundred at a time, and are computed again in the backward pass: a vocabulary of 
 target.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from gyre.rl.prefixes import prefixes, seats, separate
 from gyre.trainers.attention import Runs, runs
 from gyre.trainers.port import MicroStepRefused
+from gyre.trainers.replayed import UNKNOWN, RowExperts
 from schemas.training import Row, Segment
 
 _LOGIT_CHUNK = 256  # targets whose logits exist at once: 50 MB at a vocabulary of 49k
@@ -47,9 +48,15 @@ class RowTensors:
     """(U,) int64: index of each target's execution in the micro-step."""
     weight: Tensor
     """(U,) float64: 1 / (B N L_i)."""
+    experts: Tensor | None = None
+    """(T, layers, top k) int64: the experts that the engine took at each place, likeliest first; -1 where unknown."""
+    holders: Tensor | None = None
+    """(T,) int64: index of the execution that each place belongs to; -1 for none. With `experts`."""
 
 
-def row_tensors(row: Row, owners: Mapping[str, int], vocabulary: int, *, share_prefixes: bool) -> RowTensors:
+def row_tensors(
+    row: Row, owners: Mapping[str, int], vocabulary: int, *, share_prefixes: bool, experts: RowExperts = ()
+) -> RowTensors:
     """Lay a row's segments end to end, or as their prefix tree.
 
     Args:
@@ -57,6 +64,7 @@ def row_tensors(row: Row, owners: Mapping[str, int], vocabulary: int, *, share_p
         owners: index of each execution in the micro-step.
         vocabulary: ids must be below it.
         share_prefixes: lay out what segments have in common once.
+        experts: of each segment, as `gyre.trainers.replayed` reads them; () leaves them out.
     Raises:
         MicroStepRefused: lengths differ, an id is outside the vocabulary, there is no target, or one has no context or
             no finite log-probability; names execution, leaf, value and rule.
@@ -73,6 +81,7 @@ def row_tensors(row: Row, owners: Mapping[str, int], vocabulary: int, *, share_p
     wanted = np.concatenate([part[0][here] for part, here in zip(parts, marked, strict=True)])
     pairs, distinct = np.unique(sources * vocabulary + wanted, return_inverse=True)
     log_roll = np.concatenate([part[2][here] for part, here in zip(parts, marked, strict=True)])
+    taken, holders = _experts(row, experts, places, tokens, owners)
     return RowTensors(
         ids=torch.from_numpy(ids)[None],
         positions=torch.from_numpy(positions)[None],
@@ -83,7 +92,25 @@ def row_tensors(row: Row, owners: Mapping[str, int], vocabulary: int, *, share_p
         log_roll=torch.from_numpy(log_roll.astype(np.float64)),
         owner=torch.from_numpy(np.repeat([owners[each.execution] for each in row.segments], counts)),
         weight=torch.from_numpy(np.repeat([float(each.weight) for each in row.segments], counts)),
+        experts=taken,
+        holders=holders,
     )
+
+
+def _experts(
+    row: Row, experts: RowExperts, places: Sequence[NDArray[np.int64]], tokens: int, owners: Mapping[str, int]
+) -> tuple[Tensor | None, Tensor | None]:
+    """`RowTensors.experts` and `RowTensors.holders`; a place that several segments share is the last one's."""
+    shape = next((each.shape[1:] for each in experts if each is not None), None)
+    if shape is None:
+        return None, None
+    taken = np.full((tokens, *shape), UNKNOWN, np.int64)
+    holders = np.full(tokens, UNKNOWN, np.int64)
+    for segment, path, each in zip(row.segments, places, experts, strict=True):
+        holders[path] = owners[segment.execution]
+        if each is not None:
+            taken[path] = each
+    return torch.from_numpy(taken), torch.from_numpy(holders)
 
 
 def target_log_probs(model: Any, row: RowTensors, temperature: float) -> Tensor:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gyre.core.admission import PRIORITY, Span, draw, path, seed_of
 from schemas.base import floats, ints, pack_floats, pack_ints
+from schemas.refs import BlobRef
 from schemas.rewards import LeafSummary, Role
 from schemas.training import Trajectory
 
@@ -24,6 +25,7 @@ class Call:
     prefix_tokens: int = 0
     kind: str = "turn"
     delivered: bool = True
+    experts: BlobRef | None = None
 
     @property
     def own(self) -> list[int]:
