@@ -179,7 +179,7 @@ asyncio.run(ProcessSandbox().run(Command(("/bin/sh", "-c", script), box, box, {{
     assert alive_in(tmp_path) == []
 
 
-async def test_a_sandbox_leaves_the_exit_codes_of_another_one_alone(tmp_path: Path) -> None:
+def test_a_sandbox_leaves_the_exit_codes_of_another_one_alone(tmp_path: Path) -> None:
     one, other = Orphanage(), Orphanage()
     ended = subprocess.Popen(["sh", "-c", "exit 7"])
     one.leaders.add(ended.pid)
