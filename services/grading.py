@@ -10,7 +10,7 @@ from pathlib import Path
 from bus.blobs import BlobError, Blobs
 from gyre.config import RewardSection
 from gyre.evaluators.command import CommandEvaluator
-from gyre.evaluators.port import Errand, Evaluator, Finished, Verdict
+from gyre.evaluators.port import Errand, Evaluator, EvaluatorError, Finished, Verdict
 from gyre.evaluators.template import Template
 from gyre.sandboxes.port import Command, Sandbox, SandboxError
 from gyre.tasks.folder import Task
@@ -20,7 +20,6 @@ from services import workspace
 
 _GRACE_SECONDS = 0.5
 _LEAST_SECONDS = 0.1
-_CANNOT_START = 126  # a shell's word for it: an evaluator's failure, never a score
 
 
 class Sandboxed:
@@ -34,6 +33,10 @@ class Sandboxed:
     def image(self, task: Task) -> str:
         """See `Run`."""
         return self._image
+
+    async def clear(self, box: Path) -> None:
+        """See `Run`."""
+        await asyncio.to_thread(workspace.clear, box)
 
     async def __call__(self, errand: Errand) -> Finished:
         """See `Run`."""
@@ -51,7 +54,7 @@ class Sandboxed:
             async with asyncio.timeout(self._setup_seconds + errand.seconds + _GRACE_SECONDS):
                 ended = await self._place.run(command)
         except SandboxError as error:
-            return Finished(_CANNOT_START, str(error))
+            raise EvaluatorError(str(error)) from error
         except TimeoutError:
             return Finished(None, "", f"as its sandbox took more than {self._setup_seconds:g} s to get ready or to end")
         reason = "" if ended.ending == "timeout" else ended.reason or f"by its sandbox ({ended.ending})"

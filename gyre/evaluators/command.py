@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gyre.evaluators.desk import Desk
-from gyre.evaluators.port import Errand, Finished, Run, Verdict
+from gyre.evaluators.port import Errand, EvaluatorError, Finished, Run, Verdict
 from gyre.evaluators.template import Template, digest
 from gyre.tasks.folder import Task
 from schemas.rewards import EvaluatorKind, Provenance
@@ -35,8 +35,11 @@ class CommandEvaluator:
         rules = await asyncio.to_thread(self.digest, (task,))
         desk = await asyncio.to_thread(Desk.lay, task, box)
         seconds, image = min(limit_seconds, task.verifier_timeout), self._run.image(task)
-        finished = await self._run(self._errand(task, desk, workspace, box, seconds, image))
-        score, detail = await asyncio.to_thread(_found, desk, finished, seconds)
+        try:
+            finished = await self._run(self._errand(task, desk, workspace, box, seconds, image))
+            score, detail = await asyncio.to_thread(_found, desk, finished, seconds)
+        except EvaluatorError as error:
+            score, detail = None, str(error)
         by = Provenance(evaluator=self.kind, digest=rules, sandbox=self._run.sandbox, image=image)
         return Verdict(score, detail, by)
 

@@ -36,7 +36,7 @@ class Desk:
         folder = box / f"judge-{secrets.token_hex(16)}"
         (folder / "reward").mkdir(parents=True, mode=0o700)
         # Links lead to places inside the task (it was refused otherwise), which are not copied: their files are.
-        shutil.copytree(task.tests, folder / "tests", symlinks=False, ignore_dangling_symlinks=True)
+        shutil.copytree(task.tests, folder / "tests", symlinks=False, ignore=_dangling)
         shutil.copyfile(task.instruction_file, folder / "instruction.md")
         names = sorted(
             str(path.relative_to(folder / "tests")) for path in (folder / "tests").rglob("*") if path.is_file()
@@ -60,6 +60,11 @@ class Desk:
         except OSError as error:
             return f"unreadable: {error.strerror}"
         return body.decode(errors="replace").strip() if len(body) <= _MOST_BYTES else f"over {_MOST_BYTES} bytes"
+
+
+def _dangling(folder: str, names: list[str]) -> set[str]:
+    """Links to what is not there, which tests may hold as data of theirs."""
+    return {name for name in names if not Path(folder, name).exists()}
 
 
 def _digest(path: Path) -> str:

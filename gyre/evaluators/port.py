@@ -100,5 +100,8 @@ class Run(Protocol):
     def image(self, task: Task) -> str:
         """Container image for a task's tests; "" where there is none to choose."""
 
+    async def clear(self, box: Path) -> None:
+        """Remove an errand's box, whatever its command made of it."""
+
     async def __call__(self, errand: Errand) -> Finished:
-        """Run it."""
+        """Run it. Raises EvaluatorError where it cannot be started."""
