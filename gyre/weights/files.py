@@ -87,14 +87,17 @@ class Carried:
     async def offer(self, weights: WeightsRef, base: WeightsRef | None) -> Offered:
         """See `Weights`."""
         file = await asyncio.to_thread(locate, self._folder, weights)
-        await self._carrier.put(file, whole_name(weights))
         names, offered = [whole_name(weights)], Offered(weights.size)
         if base is not None:
             names.append(whole_name(base))  # a cell that is late may still come for it
             if self._delta and base.digest != weights.digest:
                 offered = await self._offer_delta(file, weights, base)
                 names.append(delta_name(weights, base))
-        await self._carrier.keep(names)
+        try:
+            await self._carrier.put(file, whole_name(weights))
+            await self._carrier.keep(names)
+        except (GyreError, OSError) as error:  # cells that find nothing take the run folder's
+            log.warning("weights %s: not offered: %s", weights.digest[:12], error)
         return offered
 
     async def bring(self, engine: Engine, weights: WeightsRef, version: int, *, resume: bool) -> None:
@@ -112,10 +115,10 @@ class Carried:
     async def _offer_delta(self, file: Path, weights: WeightsRef, base: WeightsRef) -> Offered:
         try:
             delta, changed = await asyncio.to_thread(self._made, file, weights, base)
+            await self._carrier.put(delta, delta_name(weights, base))
         except (GyreError, OSError) as error:  # whoever asks for it takes the whole file
             log.warning("weights %s: no delta: %s", weights.digest[:12], error)
             return Offered(weights.size)
-        await self._carrier.put(delta, delta_name(weights, base))
         return Offered(min(delta.stat().st_size, weights.size), changed)
 
     def _made(self, file: Path, weights: WeightsRef, base: WeightsRef) -> tuple[Path, float]:

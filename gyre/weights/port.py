@@ -42,8 +42,10 @@ class Weights(Protocol):
     async def offer(self, weights: WeightsRef, base: WeightsRef | None) -> Offered:
         """The core's: have these ready, also as changes of `base`. Before anyone is told; doing it again costs little.
 
+        What cannot be had ready is logged: cells take what they find, and the run folder's file in the end.
+
         Raises:
-            GyreError, OSError: they cannot be sent; nothing was said yet.
+            WeightsRefused: the file is not what its name says.
         """
         ...
 

@@ -9,7 +9,7 @@ import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gyre.engines.port import EngineFailed, EngineUnavailable, RequestRefused, WeightsRefused
-from gyre.engines.sglang.wire import Done, Generated, Loads, ModelInfo
+from gyre.engines.sglang.wire import Done, Generated, Loads, ModelInfo, ServerInfo
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
@@ -106,6 +106,17 @@ class Client:
         if status != 200:  # noqa: PLR2004  HTTP's word for success
             raise EngineUnavailable(f"SGLang at {self.url} answered {status}: {_said(answer)}")
         return self._read(ModelInfo, answer)
+
+    async def ranks(self) -> int:
+        """`/server_info`: how many join a group. Raises WeightsRefused where the server's layout admits none."""
+        status, answer = await self._ask("/server_info", None, ANSWER_SECONDS)
+        if status != 200:  # noqa: PLR2004  HTTP's word for success
+            raise EngineUnavailable(f"SGLang at {self.url} answered {status}: {_said(answer)}")
+        layout = self._read(ServerInfo, answer)
+        if layout.pp_size > 1 or layout.dp_size > 1:
+            found = f"pp_size = {layout.pp_size}, dp_size = {layout.dp_size}"
+            raise WeightsRefused(f"SGLang at {self.url}: {found}: only ranks of --tp-size join a group")
+        return layout.tp_size
 
     async def close(self) -> None:
         """Close the connections; the server lives on."""

@@ -15,8 +15,9 @@ What the server does otherwise than the port asks, and what is done about it:
 import asyncio
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -37,8 +38,10 @@ from gyre.engines.port import (
     check_context,
     packed,
 )
-from gyre.engines.sglang.client import Client
-from gyre.engines.sglang.files import loadable, shapes_of
+from gyre.engines.sglang.client import ANSWER_SECONDS, Client
+from gyre.engines.sglang.experts import rows_of, shape_of
+from gyre.engines.sglang.files import check_shapes, loadable, shapes_of
+from gyre.engines.sglang.group import Group, HalfLoaded, Meet, ServerStuck, receive
 from gyre.engines.sglang.server import Server
 from gyre.engines.sglang.wire import Generated
 from schemas.base import pack_ints
@@ -60,6 +63,7 @@ class _Flight:
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[VersionSpan] = field(default_factory=list)
+    experts: list[bytes] = field(default_factory=list)
     cached: int = -1
     aborted: bool = False
     rid: str = ""
@@ -70,6 +74,14 @@ class _Flight:
     def left(self) -> int:
         """Tokens that may still come."""
         return self.request.sampling.max_tokens - len(self.output_ids)
+
+    @property
+    def experts_from(self) -> int:
+        """First position of which the piece under way is to tell the experts taken; -1 for none."""
+        if self.request.experts_from is None:
+            return -1
+        known = len(self.request.input_ids) + len(self.output_ids)
+        return known - 1 if self.output_ids else self.request.experts_from
 
 
 class SglangEngine(Remembered):
@@ -82,20 +94,30 @@ class SglangEngine(Remembered):
         shared_cache: whether the server keeps keys and values in storage that its peers read (hierarchical caching):
             then executions that move find theirs there; else they are computed anew.
         max_context: longest prompt + output, tokens; the model's own if that is less.
+        experts: whether to ask the server which experts its model took, for those who want to know. Of a prefix that
+            came from shared storage it cannot tell.
     """
 
     def __init__(
-        self, server: Server, model: Path, *, instance: str = "", shared_cache: bool = False, max_context: int = 1 << 30
+        self,
+        server: Server,
+        model: Path,
+        *,
+        instance: str = "",
+        shared_cache: bool = False,
+        max_context: int = 1 << 30,
+        experts: bool = False,
     ) -> None:
         config = json.loads((model / "config.json").read_text())
         super().__init__(0, min(max_context, int(config["max_position_embeddings"])))
         self._vocabulary = int(config["vocab_size"])
         self._shapes = shapes_of(model)
+        self._experts = shape_of(model) if experts else None
         self._server, self._client, self._instance, self._shared = server, Client(server.url), instance, shared_cache
         self._flights: dict[str, _Flight] = {}
         self._numbers = count()
         self._down = "released"
-        self._freed = False
+        self._freed = self._half = False
         self._open = asyncio.Event()
         self._idle = asyncio.Condition()
         self._changing = asyncio.Lock()
@@ -123,6 +145,7 @@ class SglangEngine(Remembered):
             max(0, flight.cached),
             waited,
             flight.engine_seconds,
+            routed_experts=b"".join(flight.experts) if flight.experts else None,
         )
 
     async def health(self) -> Health:
@@ -153,7 +176,7 @@ class SglangEngine(Remembered):
         if self._down:
             raise EngineUnavailable(f"engine is {self._down}: resume it to give it weights")
         async with self._changing:
-            await self._take(weights, version)
+            await self._take(partial(self._from_disk, weights, version), version)
 
     async def release(self) -> None:
         """See `Engine`. Memory returns where the server was started with `--enable-memory-saver`."""
@@ -161,6 +184,7 @@ class SglangEngine(Remembered):
             if self._down:
                 return
             self._down = "released"
+            self._open.set()
             await self.abort_all()
             await self._cut_pieces()
             await self._client.release(_TAGS)
@@ -170,13 +194,21 @@ class SglangEngine(Remembered):
     async def resume(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
         """See `Engine`."""
         async with self._changing:
-            if self._down == "closed":
-                raise EngineUnavailable("engine is closed")
-            fresh = await self._server.start(self._client)
-            if self._freed and not fresh:
-                await self._client.resume(_TAGS)
-            self._freed = False
-            await self._take(weights, version)
+            await self._wake()
+            await self._take(partial(self._from_disk, weights, version), version)
+            self._down = ""
+
+    async def join(self, meet: Meet, version: int) -> None:
+        """As `load`, or `resume` where it is released, from a group that `meet` opens (`gyre.engines.sglang.group`).
+
+        Raises:
+            EngineUnavailable, WeightsRefused: the group did not come about; it serves the weights that it had.
+            EngineFailed: it broke, or did not fit. Nothing is served before the next `load` or `resume`.
+        """
+        async with self._changing:
+            if self._down:
+                await self._wake()
+            await self._take(partial(self._from_group, meet, version), version)
             self._down = ""
 
     async def close(self) -> None:
@@ -185,8 +217,10 @@ class SglangEngine(Remembered):
             return
         self._down = "closed"
         self._open.set()
-        await self.abort_all()
-        await self._quiet()
+        with contextlib.suppress(EngineError, TimeoutError):  # a server that ended has ended them too
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self.abort_all()
+                await self._quiet()
         if self._freed:  # whoever else uses the server finds it as it was
             with contextlib.suppress(EngineError):
                 await self._client.resume(_TAGS)
@@ -217,8 +251,17 @@ class SglangEngine(Remembered):
             flight.rid = ""
             async with self._idle:
                 self._idle.notify_all()
+        self._add_experts(flight, piece)
         _add(flight, piece, version)
         return piece
+
+    def _add_experts(self, flight: _Flight, piece: Generated) -> None:
+        if self._experts is None or flight.experts_from < 0 or not piece.output_ids:
+            return
+        stop = len(flight.request.input_ids) + len(flight.output_ids) + len(piece.output_ids) - 1
+        unknown = piece.meta_info.cached_tokens if self._shared else 0
+        positions = range(flight.experts_from, stop)
+        flight.experts.append(rows_of(piece.meta_info.routed_experts, self._experts, positions, unknown))
 
     def _rid(self, request_id: str) -> str:
         """None is the beginning of another: all have one length."""
@@ -235,7 +278,8 @@ class SglangEngine(Remembered):
         }
         if sampling.seed is not None:
             drawn["sampling_seed"] = sampling.seed
-        return {
+        told = {} if self._experts is None or flight.experts_from < 0 else _telling(flight.experts_from)
+        return told | {
             "rid": flight.rid,
             "input_ids": [*flight.request.input_ids, *flight.output_ids],
             "sampling_params": drawn,
@@ -247,19 +291,51 @@ class SglangEngine(Remembered):
         flight.aborted = True
         await self._end_piece(flight)
 
-    async def _take(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
-        """Cut what is in flight, change the weights, and let it go on."""
+    async def _wake(self) -> None:
+        """The server runs, and has what was released."""
+        if self._down == "closed":
+            raise EngineUnavailable("engine is closed")
+        fresh = await self._server.start(self._client)
+        if self._freed and not fresh:
+            await self._client.resume(_TAGS)
+        self._freed = False
+
+    async def _take(self, change: Callable[[], Awaitable[None]], version: int) -> None:
+        """Cut what is in flight, change the weights, and let it go on; not while they may be half of two versions."""
         self._open.clear()
         try:
-            with loadable(weights, self._shapes) as folder:
-                await self._cut_pieces()
-                await self._client.load(str(folder), str(version))
+            await change()
+            self._half = False
             self._version = version
             self._forget()
             if self._shared:  # it is salted with the version: what is left there is of no use, and would only grow
                 await self._client.forget_shared()
+        except HalfLoaded:
+            self._half = True
+            raise
         finally:
-            self._open.set()
+            if not self._half:
+                self._open.set()
+
+    async def _from_disk(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
+        with loadable(weights, self._shapes) as folder:
+            await self._cut_pieces()
+            await self._client.load(str(folder), str(version))
+
+    async def _from_group(self, meet: Meet, version: int) -> None:
+        await self._cut_pieces()
+        try:
+            await receive(self._client, partial(self._met, meet), version)
+        except ServerStuck:
+            await self._server.stop()
+            await self._server.start(self._client)
+            raise
+
+    async def _met(self, meet: Meet, ranks: int) -> Group:
+        """Checked before the server joins: it checks late or not at all."""
+        group = await meet(ranks)
+        check_shapes(group.shapes, self._shapes)
+        return group
 
     async def _cut_pieces(self) -> None:
         await asyncio.gather(*(self._end_piece(flight) for flight in tuple(self._flights.values())))
@@ -284,6 +360,10 @@ class SglangEngine(Remembered):
         history = packed(flight.request.input_ids) + pack_ints(flight.output_ids)
         if flight.versions and flight.versions[-1].version == self._version:
             self._seen[flight.request.cache_key] = history
+
+
+def _telling(first: int) -> dict[str, object]:
+    return {"return_routed_experts": True, "routed_experts_start_len": first}
 
 
 def _add(flight: _Flight, piece: Generated, version: int) -> None:

@@ -55,15 +55,16 @@ def loadable(weights: "Path | Mapping[str, Tensor]", model: Shapes) -> Iterator[
     with TemporaryDirectory(prefix="gyre-weights-") as folder:
         file = Path(folder) / "model.safetensors"
         if isinstance(weights, Path):
-            _check(shapes_in(weights), model)
+            check_shapes(shapes_in(weights), model)
             file.symlink_to(weights.resolve())
         else:
-            _check({name: tuple(each.shape) for name, each in weights.items()}, model)
+            check_shapes({name: tuple(each.shape) for name, each in weights.items()}, model)
             _save(weights, file)
         yield Path(folder)
 
 
-def _check(given: Shapes, model: Shapes) -> None:
+def check_shapes(given: Shapes, model: Shapes) -> None:
+    """Raise WeightsRefused unless names and shapes are the model's; those that repeat a tied one may be missing."""
     tied = {"lm_head.weight"}
     if missing := sorted(model.keys() - given.keys() - tied):
         raise WeightsRefused(f"weights: parameter {missing[0]!r} is missing ({len(missing)} such)")

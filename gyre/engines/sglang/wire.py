@@ -77,6 +77,14 @@ class Loads(Answer):
         return sum(each.num_running_reqs + each.num_waiting_reqs for each in self.loads)
 
 
+class ServerInfo(Answer):
+    """What `/server_info` answers."""
+
+    tp_size: int = Field(ge=1)
+    pp_size: int = 1
+    dp_size: int = 1
+
+
 class ModelInfo(Answer):
     """What `/model_info` answers."""
 

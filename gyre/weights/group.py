@@ -1,0 +1,90 @@
+"""The transport by SGLang's distributed group, with the run folder behind it.
+
+A cell asks the core for a group, has its server join, and receives. Whatever fails on the way, the server is given the
+file instead, whole, before it serves again: none is ever served from half of two versions.
+"""
+
+import asyncio
+import logging
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from gyre.engines.port import Engine, EngineError, EngineUnavailable
+from gyre.engines.sglang.engine import SglangEngine
+from gyre.engines.sglang.group import Group
+from gyre.errors import GyreError
+from gyre.trainers.checkpoint import locate
+from gyre.weights.group_sender import send
+from gyre.weights.port import Ask, Offered, WeightsUnusable, give
+from schemas.base import Model
+from schemas.refs import WeightsRef
+
+log = logging.getLogger("gyre")
+
+
+class Wanted(Model):
+    """Asked of the core."""
+
+    weights: WeightsRef
+    name: str = Field(min_length=1, max_length=200)
+    """Of the group that is to be made."""
+    ranks: int = Field(ge=1, le=1024)
+
+
+class Grouped:
+    """The transport.
+
+    Args:
+        folder: the run's.
+        instance: this process; no other has this name.
+        ask: reaches the core's `answer`.
+        host: address of this machine that servers reach.
+        backend: of torch.distributed, gloo or nccl.
+    """
+
+    def __init__(self, folder: Path, instance: str, ask: Ask, host: str, backend: str) -> None:
+        self._folder, self._instance, self._ask = folder, instance, ask
+        self._host, self._backend = host, backend
+        self._numbers = count()
+
+    async def offer(self, weights: WeightsRef, base: WeightsRef | None) -> Offered:
+        """See `Weights`: they are sent when they are asked for."""
+        return Offered(weights.size)
+
+    async def bring(self, engine: Engine, weights: WeightsRef, version: int, *, resume: bool) -> None:
+        """See `Weights`."""
+        if not isinstance(engine, SglangEngine):
+            raise WeightsUnusable(f"{type(engine).__name__}: joins no group; set weights.transport to another")
+        try:
+            await engine.join(partial(self._meet, weights), version)
+        except (EngineError, GyreError, OSError) as error:
+            log.warning("version %d does not come by a group: %s; the file is loaded", version, error)
+        else:
+            return
+        await give(engine, await asyncio.to_thread(locate, self._folder, weights), version, resume=resume)
+
+    async def answer(self, question: bytes) -> bytes:
+        """See `Weights`: a sender waits for the server."""
+        try:
+            wanted = Wanted.model_validate_json(question)
+        except ValidationError as error:
+            raise WeightsUnusable("the question is no group's: is the cell's weights.transport another?") from error
+        return (await asyncio.to_thread(self._sender, wanted)).model_dump_json().encode()
+
+    async def close(self) -> None:
+        """See `Weights`: senders end by themselves."""
+
+    def _sender(self, wanted: Wanted) -> Group:
+        file = locate(self._folder, wanted.weights)
+        return send(file, wanted.name, wanted.ranks, self._host, self._backend).group
+
+    async def _meet(self, weights: WeightsRef, ranks: int) -> Group:
+        name = f"{self._instance}-{next(self._numbers)}"
+        answer = await self._ask(Wanted(weights=weights, name=name, ranks=ranks).model_dump_json().encode())
+        try:
+            return Group.model_validate_json(answer)
+        except ValidationError as error:
+            raise EngineUnavailable(f"the core answers {answer[:100]!r}: is its weights.transport another?") from error
