@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gyre.errors import GyreError
+from gyre.sandboxes.folders import remove
 from gyre.sandboxes.orphans import kill_leftovers
 from gyre.tasks.folder import Task
 
@@ -56,14 +57,8 @@ def vacate(box: Path) -> None:
 
 
 def clear(box: Path) -> None:
-    """Remove a box with all that is in it, whatever modes its folders were given."""
-    shutil.rmtree(box, ignore_errors=True)
-    if box.exists():
-        for folder, _, _ in os.walk(box):
-            for entry in os.scandir(folder):
-                if entry.is_dir(follow_symlinks=False):
-                    os.chmod(entry.path, 0o700)  # noqa: PTH101 (a path of bytes that need not be text)
-        shutil.rmtree(box, ignore_errors=True)
+    """Remove a box with all that is in it, whatever modes, names and depth its folders were given."""
+    remove(box)
 
 
 def preserve(workspace: Path, most_bytes: int = MOST_BYTES) -> bytes:

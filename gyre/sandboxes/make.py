@@ -1,17 +1,40 @@
 """The sandbox that a configuration asks for."""
 
+from pathlib import Path
+
 from gyre.config_sandbox import SandboxSection
+from gyre.sandboxes.bubblewrap import BubblewrapSandbox, check_bubblewrap
 from gyre.sandboxes.port import Limits, Sandbox, SandboxError
 from gyre.sandboxes.process import ProcessSandbox
 
 _MB = 1 << 20
 
 
-def make_sandbox(section: SandboxSection) -> Sandbox:
-    """One for a whole process, made before it starts children of its own. Raises SandboxError where it cannot work."""
+def make_sandbox(section: SandboxSection, hidden: Path | None = None) -> Sandbox:
+    """One for a whole process, made before it starts children of its own.
+
+    Args:
+        section: what is asked for.
+        hidden: the run's folder: of it, commands see their box and what is made visible to them, where not all is.
+
+    Raises:
+        SandboxError: it cannot work here; one line with the way out.
+    """
     if section.kind == "process":
         return ProcessSandbox(limits_of(section))
+    if section.kind == "bubblewrap":
+        return BubblewrapSandbox(limits_of(section), tuple(map(Path, section.visible)), hidden)
+    if section.kind == "docker":
+        from gyre.sandboxes.docker import DockerSandbox
+
+        return DockerSandbox(section.docker, section.image, limits_of(section))
     raise SandboxError(f"sandbox.kind = {section.kind}: is not there yet; use process")
+
+
+def check_sandbox(section: SandboxSection) -> None:
+    """Try what nothing may begin without. Raises SandboxError: one line with the way out."""
+    if section.kind == "bubblewrap":
+        check_bubblewrap()
 
 
 def limits_of(section: SandboxSection) -> Limits:

@@ -16,6 +16,8 @@ class Tail:
         self._source, self.sink = os.pipe()
         os.set_blocking(self._source, False)
         self._kept = bytearray()
+        self.total = 0
+        """Bytes read so far."""
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._listen()
@@ -56,5 +58,6 @@ class Tail:
         except BlockingIOError:
             return -1
         self._kept += piece
+        self.total += len(piece)
         del self._kept[:-OUTPUT_BYTES]
         return len(piece)

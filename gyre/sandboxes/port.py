@@ -33,6 +33,8 @@ class Limits:
     """Files and folders in the command's box."""
     look_seconds: float = 5.0
     """How often they are looked at: what is written in between may be more."""
+    output_bytes: int = 1 << 30
+    """All that it writes to stdout and stderr."""
     open_files: int = 4096
     """Open files of one process."""
     processes: int = 4096

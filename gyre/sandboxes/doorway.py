@@ -1,0 +1,127 @@
+"""A doorway: what a command without a network connects to at its own loopback is served from one address outside.
+
+Inside, `enter.py` listens and hands its listening socket out through a Unix socket (`SCM_RIGHTS`); from then on this
+process accepts what is connected inside, and forwards bytes to `reach` and nowhere else. It needs a kernel that both
+sides share.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+PORT = 47180
+"""Where it is found inside."""
+ENTER = Path(__file__).with_name("enter.py")
+"""The script that opens it from inside."""
+_NAME = "door"
+_MOST_CONNECTIONS = 64
+_PIECE = 1 << 16
+_BREATH_SECONDS = 0.001  # after each full piece on its way out, of all connections: a flood leaves time to others
+
+
+def inside(url: str) -> str:
+    """A URL at `reach`, as it is called inside."""
+    return urlunsplit(urlsplit(url)._replace(netloc=f"127.0.0.1:{PORT}"))
+
+
+@contextlib.asynccontextmanager
+async def doorway(reach: str, folder: Path) -> AsyncIterator[Path]:
+    """Serve one command's connections to `reach` ("http://host:port") while this is open.
+
+    Yields the Unix socket, in `folder`, that `enter.py` is to be given: one listening socket is taken through it, and
+    then it is gone.
+    """
+    parts = urlsplit(reach)
+    target = (parts.hostname or "", parts.port or 80)
+    door = folder / _NAME
+    with _listening(folder) as waiting:
+        serving = asyncio.create_task(_serve(waiting, door, target))
+        try:
+            yield door
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            door.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _listening(folder: Path) -> "Iterator[socket.socket]":
+    """A Unix socket in a folder of any length: its address takes 107 bytes, a folder's descriptor has few."""
+    (folder / _NAME).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as waiting:
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            waiting.bind(f"/proc/self/fd/{descriptor}/{_NAME}")
+        finally:
+            os.close(descriptor)
+        waiting.listen(1)
+        yield waiting
+
+
+async def _serve(waiting: socket.socket, door: Path, target: tuple[str, int]) -> None:
+    loop = asyncio.get_running_loop()
+    with await _handed_out(waiting) as listener:
+        waiting.close()
+        door.unlink(missing_ok=True)
+        room, breath = asyncio.Semaphore(_MOST_CONNECTIONS), asyncio.Lock()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await room.acquire()
+                connection, _ = await loop.sock_accept(listener)
+                task = group.create_task(_forward(connection, target, breath))
+                task.add_done_callback(lambda _: room.release())
+
+
+async def _handed_out(waiting: socket.socket) -> socket.socket:
+    """The listening socket that comes through the door."""
+    loop = asyncio.get_running_loop()
+    while True:
+        caller, _ = await loop.sock_accept(waiting)
+        with caller:
+            readable = asyncio.Event()
+            loop.add_reader(caller, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(caller)
+            _, descriptors, _, _ = socket.recv_fds(caller, 1, 1)
+        for descriptor in descriptors:
+            listener = socket.socket(fileno=descriptor)
+            listener.setblocking(False)
+            return listener
+
+
+async def _forward(connection: socket.socket, target: tuple[str, int], breath: asyncio.Lock) -> None:
+    """One connection, both ways, until both sides have ended or one broke."""
+    near, back = await asyncio.open_connection(sock=connection)
+    try:
+        async with _closed(back):
+            answer, out = await asyncio.open_connection(*target)
+            async with _closed(out), asyncio.TaskGroup() as group:
+                group.create_task(_pump(near, out, breath))
+                group.create_task(_pump(answer, back, None))
+    except* OSError:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def _closed(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        writer.close()
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, breath: asyncio.Lock | None) -> None:
+    """Bytes from one side to the other, to their end."""
+    while piece := await source.read(_PIECE):
+        sink.write(piece)
+        await sink.drain()
+        if breath and len(piece) == _PIECE:
+            async with breath:
+                await asyncio.sleep(_BREATH_SECONDS)
+    sink.write_eof()

@@ -1,0 +1,48 @@
+"""What a command has started, found from its first process on: where no control group counts it."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A process and what descends from it; who left it for a session of its own and lost its parent is not seen."""
+
+    processes: int
+    memory_bytes: int
+    """Resident and not shared."""
+
+
+def family(leader: int, most: int) -> Family:
+    """Count, and look no further once there are more than `most` processes."""
+    processes = pages = 0
+    pending = [leader]
+    while pending and processes <= most:
+        pid = pending.pop()
+        pages += _private_pages(pid)
+        processes += 1
+        pending += children(pid)
+    return Family(processes, pages * _PAGE_BYTES)
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process, if it is there."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(_PROC / str(pid) / "task"):  # noqa: PTH208 (names, not paths)
+            found += map(int, (_PROC / str(pid) / "task" / thread / "children").read_text().split())
+    except OSError:
+        pass
+    return found
+
+
+def _private_pages(pid: int) -> int:
+    try:
+        _, resident, shared, *_ = (_PROC / str(pid) / "statm").read_text().split()
+    except (OSError, ValueError):
+        return 0
+    return int(resident) - int(shared)

@@ -1,0 +1,224 @@
+"""A command of this machine from its start to the end of all that it started: what sandboxes without images share."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gyre.sandboxes.groups import ENTER, Group, Groups
+from gyre.sandboxes.orphans import MARK, Orphanage
+from gyre.sandboxes.output import Tail
+from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError
+from gyre.sandboxes.watch import Watch
+
+_KILL_SECONDS = 10.0  # a killed process goes at once, unless the kernel holds it
+_SWEEP_PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a sandbox has a command started."""
+
+    arguments: tuple[str, ...]
+    """Programs that set up its surroundings, and then the command."""
+    ask: Callable[[int], None]
+    """Asks the command to end, given the process that was started."""
+    own_limits: bool = False
+    """Whether `arguments` see to its resource limits."""
+    descriptors: tuple[int, ...] = ()
+    """Inherited by what is started."""
+
+
+class Local:
+    """Runs commands; one for a whole process, made before it starts children of its own."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Adopt orphans from now on."""
+        self.limits = limits
+        self._orphans = Orphanage()
+        self._groups = Groups()
+
+    async def run(self, command: Command, launch: Launch, stop: asyncio.Event | None) -> Ended:
+        """See `Sandbox.run`."""
+        began = time.monotonic()
+        tail, group = Tail(), self._groups.open(self.limits)
+        try:
+            process = self._start(command, launch, tail, group)
+        except BaseException:
+            tail.close()
+            if group:
+                group.remove()
+            raise
+        watch = Watch(self.limits, command.box, group, tail)
+        try:
+            with _exit_of(process) as exited:
+                try:
+                    ending = await self._ending(process.pid, exited, command, launch, watch, stop)
+                finally:
+                    await self._end(process, exited, command, group)
+        finally:
+            output = tail.close()
+            if group:
+                killed_by_memory = watch.after(process.returncode)
+                group.remove()
+        if ending == "exited" and group:
+            ending = killed_by_memory
+        reason = watch.reason or _reason(ending, command.deadline_seconds)
+        return Ended(ending, process.returncode, time.monotonic() - began, output, reason)
+
+    async def _end(
+        self,
+        process: "subprocess.Popen[bytes]",
+        exited: "asyncio.Future[None]",
+        command: Command,
+        group: Group | None,
+    ) -> None:
+        """Kill it and all that it left behind, also where the call is cancelled."""
+        signal_group(process.pid, signal.SIGKILL)
+        await asyncio.wait({exited}, timeout=_KILL_SECONDS)
+        process.poll()
+        self._orphans.leaders.discard(process.pid)
+        for pause in _SWEEP_PAUSES:  # one that cannot be killed yet (in the kernel) is left after two seconds
+            found = self._orphans.sweep(process.pid, command.box)
+            if not (group.kill() if group else False) and not found:
+                return
+            await asyncio.sleep(pause)
+
+    def _start(self, command: Command, launch: Launch, tail: Tail, group: Group | None) -> "subprocess.Popen[bytes]":
+        entering = ("/bin/sh", "-c", ENTER, "gyre", *group.entries, "--") if group else ()
+        inherited = {} if launch.own_limits else bounded(self.limits)
+        try:
+            with _inherited(inherited):
+                process = subprocess.Popen(
+                    (*entering, *launch.arguments),
+                    cwd=command.folder,
+                    env=_environment(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=tail.sink,
+                    stderr=tail.sink,
+                    start_new_session=True,
+                    pass_fds=launch.descriptors,
+                )
+        except (OSError, ValueError) as error:
+            raise SandboxError(f"command {command.arguments[0]!r}: cannot be started: {error}") from error
+        self._orphans.leaders.add(process.pid)
+        if not launch.own_limits:
+            _harden(process.pid, {**inherited, resource.RLIMIT_CPU: cpu_seconds(command)})
+        tail.started()
+        return process
+
+    async def _ending(
+        self,
+        leader: int,
+        exited: "asyncio.Future[None]",
+        command: Command,
+        launch: Launch,
+        watch: Watch,
+        stop: asyncio.Event | None,
+    ) -> Ending:
+        """Wait for whatever ends it first, and if that is not itself, ask it to end."""
+        overrun = asyncio.ensure_future(watch.overrun(leader))
+        stopped = asyncio.ensure_future(stop.wait()) if stop else None
+        watches: list[asyncio.Future[Any]] = [exited, overrun, *([stopped] if stopped else [])]
+        try:
+            first = asyncio.FIRST_COMPLETED
+            done, _ = await asyncio.wait(watches, timeout=command.deadline_seconds, return_when=first)
+            if exited in done:
+                return "exited"
+            if overrun in done:
+                return overrun.result()  # it is not asked: it may be doing harm
+            launch.ask(leader)
+            await asyncio.wait({exited}, timeout=command.grace_seconds)
+            return "stopped" if stopped in done else "timeout"
+        finally:
+            overrun.cancel()
+            if stopped:
+                stopped.cancel()
+
+
+def bounded(limits: Limits) -> dict[int, int]:
+    """Resource limits, none above what this process itself may have."""
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_DATA: limits.memory_bytes,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: limits.open_files,
+    }
+    most = {kind: resource.getrlimit(kind)[1] for kind in wanted}
+    return {
+        kind: limit if most[kind] == resource.RLIM_INFINITY else min(limit, most[kind])
+        for kind, limit in wanted.items()
+    }
+
+
+def cpu_seconds(command: Command) -> int:
+    """Most processor time of one of its processes."""
+    return int(command.deadline_seconds) + 60
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Signal a process and all of its group, if they are there."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+
+
+def _reason(ending: Ending, deadline_seconds: float) -> str:
+    said: Mapping[Ending, str] = {
+        "timeout": f"ended at its deadline of {deadline_seconds:g} s",
+        "stopped": "ended because its cancellation was asked for",
+    }
+    return said.get(ending, "")
+
+
+def _harden(pid: int, limits: dict[int, int]) -> None:
+    """Make the limits hard, from outside: code between fork and exec would cost four times the launch."""
+    with contextlib.suppress(ProcessLookupError):
+        for kind, limit in limits.items():
+            resource.prlimit(pid, kind, (limit, limit))
+
+
+@contextlib.contextmanager
+def _inherited(limits: dict[int, int]) -> "Iterator[None]":
+    """What is started in here begins under these limits, which are ours too for that instant."""
+    own = {kind: resource.getrlimit(kind) for kind in limits}
+    try:
+        for kind, limit in limits.items():
+            resource.setrlimit(kind, (limit, own[kind][1]))
+        yield
+    finally:
+        for kind, before in own.items():
+            resource.setrlimit(kind, before)
+
+
+def _environment(command: Command) -> dict[str, str]:
+    home, scratch = command.box / "home", command.box / "tmp"
+    for folder in (home, scratch):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+    return {**kept, **command.environment, "HOME": str(home), "TMPDIR": str(scratch), MARK: str(command.box)}
+
+
+@contextlib.contextmanager
+def _exit_of(process: "subprocess.Popen[bytes]") -> "Iterator[asyncio.Future[None]]":
+    """A future that is done once the process has ended, without a thread or a signal handler."""
+    loop = asyncio.get_running_loop()
+    exited: asyncio.Future[None] = loop.create_future()
+    descriptor = os.pidfd_open(process.pid)
+
+    def ended() -> None:
+        loop.remove_reader(descriptor)
+        if not exited.done():
+            exited.set_result(None)
+
+    loop.add_reader(descriptor, ended)
+    try:
+        yield exited
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

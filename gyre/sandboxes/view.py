@@ -1,0 +1,78 @@
+"""What a command sees of this machine under bubblewrap: its programs, what it is shown, and its own box; no more."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_PROGRAMS = tuple(Path("/", name) for name in ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"))
+_ETC = (
+    "alternatives",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "fonts",
+    "java-11-openjdk",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "magic",
+    "mime.types",
+    "pki/tls/certs",
+    "protocols",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+)
+_OURS = Path(__file__).with_name("etc")
+
+
+def view(box: Path, visible: Iterable[Path], hidden: Path | None, small_bytes: int) -> list[str]:
+    """Arguments of bwrap that build a root in which nothing but the box and two small folders in memory can be written.
+
+    Args:
+        box: the command's own folder.
+        visible: what else may be read; of what is not there nothing is shown.
+        hidden: a folder that stays empty although it may lie in something visible; what is visible in it, and the box,
+            are shown all the same.
+        small_bytes: size of /tmp and of /dev/shm each.
+    """
+    size = str(small_bytes)
+    arguments = ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]  # writable for root's own uid otherwise
+    arguments += ["--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
+    arguments += ["--size", size, "--tmpfs", "/tmp"]  # noqa: S108
+    for path in (*_PROGRAMS, *(Path("/etc", name) for name in _ETC)):
+        arguments += _shown(path)
+    for path in sorted(_OURS.iterdir()):
+        arguments += ["--ro-bind", str(path), f"/etc/{path.name}"]
+    apart = sorted({each for path in visible for each in _steps(path)}, key=lambda path: (len(path.parts), path))
+    inner = [path for path in apart if hidden and path.is_relative_to(hidden)]
+    for path in (path for path in apart if path not in inner):
+        arguments += _shown(path)
+    if hidden and any(hidden.is_relative_to(path) for path in apart):
+        arguments += ["--tmpfs", str(hidden)]
+    for path in inner:
+        arguments += _shown(path)
+    return [*arguments, "--bind", str(box), str(box), "--remount-ro", "/"]
+
+
+def interpreter() -> tuple[str, tuple[Path, ...]]:
+    """A Python for scripts of the standard library inside, and what must be visible for it."""
+    found = Path(getattr(sys, "_base_executable", "") or sys.executable)
+    return str(found), (found, Path(sys.base_prefix))
+
+
+def _shown(path: Path) -> list[str]:
+    if path.is_symlink():
+        return ["--symlink", str(path.readlink()), str(path)]
+    return ["--ro-bind", str(path), str(path)] if path.exists() else []
+
+
+def _steps(path: Path) -> Iterator[Path]:
+    """A path and, where links lead on, what they lead to; not what the system's programs hold already."""
+    for each in (path.absolute(), path.resolve()):
+        if not any(each.is_relative_to(program) for program in _PROGRAMS):
+            yield each

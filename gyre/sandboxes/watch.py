@@ -1,0 +1,90 @@
+"""Looks at what a running command uses, and says what it took too much of."""
+
+import asyncio
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from gyre.sandboxes.family import family
+from gyre.sandboxes.folders import measure, too_deep
+from gyre.sandboxes.groups import Group
+from gyre.sandboxes.output import Tail
+from gyre.sandboxes.port import Ending, Limits
+
+_POLL_SECONDS = 0.25
+_NEARLY = 0.9  # the kernel may refuse a process before this many are counted
+_SUDDEN = 0.125  # of the disk limit: when the file system loses so much at once, the box is looked at out of turn
+_MB = 1 << 20
+
+
+class Watch:
+    """One command under watch."""
+
+    def __init__(self, limits: Limits, box: Path, group: Group | None, tail: Tail) -> None:
+        """Nothing happens before `overrun`."""
+        self._limits, self._box, self._group, self._tail = limits, box, group, tail
+        self.reason = ""
+        """What was too much, in one line."""
+
+    async def overrun(self, leader: int) -> Ending:
+        """Returns when a limit is exceeded: which."""
+        looked, free = time.monotonic(), _free(self._box)
+        while True:
+            await asyncio.sleep(min(_POLL_SECONDS, self._limits.look_seconds))
+            if ending := self._counted(leader):
+                return ending
+            now, left = time.monotonic(), _free(self._box)
+            if now - looked < self._limits.look_seconds and free - left < _SUDDEN * self._limits.disk_bytes:
+                continue
+            if await asyncio.to_thread(self._overfull):
+                return "disk"
+            # A large box takes long to look at: at most a tenth of the time goes into it.
+            looked, free = time.monotonic() + 9 * (time.monotonic() - now), left
+
+    def after(self, exit_code: int | None) -> Ending:
+        """How a command ended that nobody asked to: by itself, or because memory ran out."""
+        killed = self._group.killed if self._group else 0
+        if killed:
+            self.reason = f"{killed} of its processes were killed at {self._limits.memory_bytes // _MB} MB of memory"
+        elif self._group and self._group.refused:
+            self._too_many()
+        return "memory" if killed and exit_code else "exited"
+
+    def _counted(self, leader: int) -> Ending | None:
+        if self._tail.total > self._limits.output_bytes:
+            self.reason = f"ended because it wrote more than {self._limits.output_bytes // _MB} MB of output"
+            return "output"
+        if self._group is not None:
+            return self._too_many() if self._group.refused else None
+        found = family(leader, self._limits.processes)
+        if found.processes > _NEARLY * self._limits.processes:
+            return self._too_many()
+        if found.memory_bytes > self._limits.memory_bytes:
+            self.reason = f"ended because it used more than {self._limits.memory_bytes // _MB} MB of memory"
+            return "memory"
+        return None
+
+    def _too_many(self) -> Ending:
+        self.reason = f"ended because it started more than {self._limits.processes} processes"
+        return "processes"
+
+    def _overfull(self) -> bool:
+        size = measure(self._box, self._limits.files)
+        if size.size_bytes > self._limits.disk_bytes:
+            self.reason = f"ended because its files hold more than {self._limits.disk_bytes // _MB} MB"
+        elif size.entries > self._limits.files:
+            self.reason = f"ended because it made more than {self._limits.files} files"
+        elif too_deep(size):
+            self.reason = "ended because its folders are nested too deeply"
+        else:
+            return False
+        return True
+
+
+def _free(box: Path) -> int:
+    """Bytes free where the box lies."""
+    with contextlib.suppress(OSError):
+        found = os.statvfs(box)
+        return found.f_bavail * found.f_frsize
+    return 0
