@@ -22,6 +22,7 @@ from services.memory import share_one_arena
 from services.place import Place
 from services.replica import Replica, load_replica
 from services.slots import in_slot
+from services.weights import cell_weights, weights_route
 
 
 class EngineGone(GyreError):
@@ -35,8 +36,9 @@ class CellAgent:
         """Nothing happens before `run`."""
         self._desk = Desk(place, bus, index)
         self._engine: Engine = replica.engine
-        self._training = training = Training(self._desk, replica)
-        self._roles = roles = Roles(self._desk, replica.engine, training)
+        self._weights = weights = cell_weights(place, index, self._desk.core_url)
+        self._training = training = Training(self._desk, replica, weights)
+        self._roles = roles = Roles(self._desk, replica.engine, training, weights)
         self._deeds: dict[Deed, Callable[[], Awaitable[None]]] = {
             "move": roles.move,
             "serve": roles.serve,
@@ -51,7 +53,9 @@ class CellAgent:
 
     async def run(self) -> None:
         """Be this cell until cancelled. Raises `CellReplaced`, `CellLeftBehind`, `EngineGone`."""
-        runner = engine_runner(engine_app(self._engine, lambda: self._roles.admitting))
+        app = engine_app(self._engine, lambda: self._roles.admitting)
+        app.add_routes([weights_route(self._weights)])
+        runner = engine_runner(app)
         await runner.setup()
         site = web.TCPSite(runner, listening(), 0)
         await site.start()
@@ -63,6 +67,7 @@ class CellAgent:
         finally:
             desk.save()
             await self._engine.close()
+            await self._weights.close()
             await runner.cleanup()
 
     async def _watch_engine(self) -> None:

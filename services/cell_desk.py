@@ -80,6 +80,11 @@ class Desk:
         """As folded by now."""
         return self._known.state.routes
 
+    def core_url(self) -> str:
+        """Where the core was reached when it last registered; "" before it ever did."""
+        core = self.view.engines.get(ledger.CORE)
+        return core.url if core else ""
+
     @property
     def sequence(self) -> int:
         """The last one folded."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from gyre.core.routes import vacated
 from gyre.engines.port import Engine
+from gyre.weights.port import Weights
 from schemas.envelope import Event
 from schemas.roles import (
     RoleTransitionCompleted,
@@ -22,7 +23,7 @@ from schemas.roles import (
     RoleTransitionRequested,
 )
 from services.cell_desk import Desk
-from services.cell_training import Training, weights_path
+from services.cell_training import Training, named
 from services.memory import give_back, resident_bytes
 
 log = logging.getLogger("gyre")
@@ -32,9 +33,9 @@ Work = Callable[[], Awaitable[None]]
 class Roles:
     """One cell's engine, in service or out of it."""
 
-    def __init__(self, desk: Desk, engine: Engine, training: Training) -> None:
+    def __init__(self, desk: Desk, engine: Engine, training: Training, weights: Weights) -> None:
         """It admits nothing before it is told to."""
-        self._desk, self._engine, self._training = desk, engine, training
+        self._desk, self._engine, self._training, self._weights = desk, engine, training, weights
         self.admitting = False
         self._cancelled = 0
 
@@ -54,11 +55,8 @@ class Roles:
         """Hold what rollout engines are to serve."""
         desk = self._desk
         version, reference = desk.view.target
-        weights = weights_path(desk.place, reference)
-        if desk.held.engine_version == -1:
-            await self._engine.resume(weights, version)
-        else:
-            await self._engine.load(weights, version)
+        resume = desk.held.engine_version == -1
+        await self._weights.bring(self._engine, named(desk.place, reference), version, resume=resume)
         desk.held = replace(desk.held, engine_version=version)
 
     async def move(self) -> None:

@@ -24,6 +24,7 @@ from gyre.trainers.port import (
     Trainer,
     WeightsRefused,
 )
+from gyre.weights.port import Weights
 from schemas.refs import WeightsRef
 from schemas.roles import CellRegistered
 from schemas.training import (
@@ -58,8 +59,9 @@ Result = TypeVar("Result")
 class Training:
     """The trainer of one cell, and its words about it."""
 
-    def __init__(self, desk: Desk, replica: Replica) -> None:
+    def __init__(self, desk: Desk, replica: Replica, weights: Weights) -> None:
         """Nothing is loaded."""
+        self._weights = weights
         self._desk = desk
         self._replica = replica
         self._reducer = replica.reducer
@@ -292,6 +294,8 @@ class Training:
         saved = await asyncio.to_thread(self._trainer.save, desk.place.folder)
         failpoints.reach(desk.place.folder, "stepped")
         version = state.version + 1
+        if self._published(version):  # before anyone hears of it, and comes for it
+            await self._weights.offer(saved.weights, desk.view.published_weights)
         stepped = OptimizerStepped(
             step=state.step,
             version=version,
@@ -314,7 +318,7 @@ class Training:
         self._forget()
         said = await desk.say_as_core(stepped, checkpoint)
         desk.held = replace(desk.held, trainer_version=version if said else -1)
-        if said and others and not (version % config.schedule.mu == 0 or version == config.run.steps):
+        if said and others and not self._published(version):
             await desk.heard()
             await desk.say_as_core(WeightsBroadcast(step=state.step, version=version, members=others))
 
@@ -323,12 +327,26 @@ class Training:
         desk = self._desk
         view = desk.view
         began = time.monotonic()
-        path = weights_path(desk.place, view.weights)  # its digest is checked before anyone is told to load it
+        weights_path(desk.place, view.weights)  # its digest is checked before anyone is told to load it
+        weights = named(desk.place, view.weights)
+        offered = await self._weights.offer(weights, view.published_weights)  # again: this may be another core
         await asyncio.gather(*(self._has_it(each, view.ledger.version) for each in view.engines.values()))
-        keep = [each for each in (view.weights, view.optimizer, view.published_weights) if each is not None]
-        published = WeightsPublished(version=view.ledger.version, weights=keep[0], seconds=time.monotonic() - began)
+        keep = [each for each in (weights, view.optimizer, view.published_weights) if each is not None]
+        published = WeightsPublished(
+            version=view.ledger.version,
+            weights=weights,
+            seconds=time.monotonic() - began,
+            transport=desk.place.config.weights.transport,
+            sent=offered.sent,
+            changed=offered.changed,
+        )
         if await desk.say_as_core(published) and desk.place.config.run.keep_weights == "latest":
-            prune(path.parents[1], keep)
+            prune(desk.place.folder, keep)
+
+    def _published(self, version: int) -> bool:
+        """Whether an update ends a burst."""
+        config = self._desk.place.config
+        return version % config.schedule.mu == 0 or version == config.run.steps
 
     async def _has_it(self, cell_there: CellRegistered, version: int) -> None:
         """Wait until another cell's engine serves a version, or that cell is gone."""
@@ -342,11 +360,16 @@ class Training:
                 await asyncio.sleep(ENGINE_CHECK_SECONDS)
 
 
-def weights_path(place: Place, reference: WeightsRef | None) -> Path:
-    """Where weights that the log names lie, checked against their digest. Raises `GyreError`."""
+def named(place: Place, reference: WeightsRef | None) -> WeightsRef:
+    """Weights that the log has to name. Raises `GyreError`."""
     if reference is None:
         raise GyreError(f"run {place.run}: the log names no weights; it is not whole")
-    return locate(place.folder, reference)
+    return reference
+
+
+def weights_path(place: Place, reference: WeightsRef | None) -> Path:
+    """Where they lie, checked against their digest. Raises `GyreError`."""
+    return locate(place.folder, named(place, reference))
 
 
 def _let_go(future: "asyncio.Future[Any]") -> None:

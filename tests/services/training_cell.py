@@ -11,6 +11,7 @@ import torch
 from gyre.core import cell
 from gyre.engines.scripted import ScriptedEngine, replay
 from gyre.trainers.reduction import Reducer
+from gyre.weights.files import FromFolder
 from schemas.roles import CellRegistered, RoleTransitionCompleted
 from services.cell_desk import CellLeftBehind, Desk
 from services.cell_training import Training
@@ -37,7 +38,8 @@ async def _be(folder: Path, index: int) -> None:
     place, bus = await connect("cell", folder)
     desk = Desk(place, bus, index)
     engine = ScriptedEngine(replay(()))
-    training = Training(desk, Replica(engine, batch.trainer(), Reducer(folder, index, place.instance, 10.0)))
+    replica = Replica(engine, batch.trainer(), Reducer(folder, index, place.instance, 10.0))
+    training = Training(desk, replica, FromFolder(folder))
     deeds: dict[str, Callable[[], Awaitable[None]]] = {
         "discard": training.discard,
         "join": training.join,
