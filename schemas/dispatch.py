@@ -76,7 +76,7 @@ class ExecutionTerminated(Model):
     """Said by `runner`, once for each launched execution: f + 1, and an entry of the evaluation queue."""
 
     type: Literal["ExecutionTerminated"] = "ExecutionTerminated"
-    v: Literal[1] = 1
+    v: Literal[2] = 2
     execution: Token
     group: Token
     task: Token
@@ -84,6 +84,9 @@ class ExecutionTerminated(Model):
     stage: Stage
     exit_code: int | None
     seconds: NonNegativeFloat
+    """Of the stage that it ended in."""
+    setup_seconds: NonNegativeFloat | None = None
+    """From its launch to the start of its harness; None: it never started, or is not known."""
     state: StateRef | None
     """The preserved workspace; None when nothing assessable was left."""
     detail: str = ""

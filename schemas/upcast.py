@@ -28,8 +28,14 @@ def _of_unknown_provenance(assessment: Payload) -> Payload:
     return {**assessment, "provenance": None}
 
 
+def _of_unknown_setup(terminated: Payload) -> Payload:
+    """ExecutionTerminated v1 did not say how long its set-up took."""
+    return {**terminated, "setup_seconds": None}
+
+
 UPCASTERS: Mapping[tuple[str, int], Upcaster] = {
     ("MicroStepCompleted", 1): _without_moments,
+    ("ExecutionTerminated", 1): _of_unknown_setup,
     ("AssessmentRecorded", 1): _of_unknown_provenance,
 }
 """(event type, version it reads) -> the payload of the next version; `v` is counted up by the caller."""

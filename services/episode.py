@@ -5,9 +5,10 @@ Shared by the runner (training) and the examiner (held-out tasks), so that both 
 
 import asyncio
 import logging
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,8 +40,11 @@ class Outcome:
     stage: Stage
     exit_code: int | None
     seconds: float
+    """Of the stage that it ended in."""
     detail: str
     workspace: Path | None
+    setup_seconds: float | None = None
+    """From the launch to the start of the harness; None: it never started."""
 
 
 class Episodes:
@@ -52,6 +56,8 @@ class Episodes:
         ours = {f"{{{name}}}": str(_HARNESSES / name / "agent.py") for name in ("reference", "stub")}
         places = {"{python}": sys.executable, **ours}
         self._command = tuple(_filled(word, places) for word in self._harness.command)
+        named = (Path(word) for word in self._command if os.path.isabs(word))  # noqa: PTH117 (most are no paths)
+        self._visible = (*(path for path in named if path.exists()), *_needed(self._harness.command))
 
     def box(self, execution: str) -> Path:
         """The private folder of an execution."""
@@ -73,12 +79,14 @@ class Episodes:
         try:
             place = await self._prepared(execution, task)
             command = await self._command_for(execution, task, token, place)
+            ready = time.monotonic() - began
             ended = await self._sandbox.run(command, stop)
         except (workspace.WorkspaceError, SandboxError, NotReady, TimeoutError) as error:
             detail = str(error) or "setup took too long"
             return Outcome("failed", "setup", None, time.monotonic() - began, detail[:500], None)
         outcome = _outcome(ended, place)
-        return replace(outcome, detail=outcome.detail.replace(token, "<token>"))  # the log must not know it
+        detail = outcome.detail.replace(token, "<token>")  # the log must not know it
+        return replace(outcome, detail=detail, setup_seconds=ready)
 
     async def _prepared(self, execution: str, task: str) -> Path:
         if task not in self._tasks:
@@ -87,7 +95,8 @@ class Episodes:
         return await asyncio.wait_for(making, self._tasks[task].setup_timeout)
 
     async def _command_for(self, execution: str, task: str, token: str, place: Path) -> Command:
-        url = (await _content(self._folder / "proxy.url")).decode().strip().rstrip("/")
+        reach = (await _content(self._folder / "proxy.url")).decode().strip().rstrip("/")
+        url = self._sandbox.address(reach)
         environment = {
             "OPENAI_BASE_URL": f"{url}/x/{token}/v1",
             "OPENAI_API_KEY": token,
@@ -97,7 +106,8 @@ class Episodes:
             "GYRE_MODEL": MODEL,
         }
         box, grace = self.box(execution), self._harness.kill_grace
-        return Command(self._command, place, box, environment, self.deadline(task), grace)
+        seen, image = self._visible, self._tasks[task].image
+        return Command(self._command, place, box, environment, self.deadline(task), grace, seen, reach, image)
 
 
 async def keep(blobs: Blobs, outcome: Outcome) -> tuple[StateRef | None, str]:
@@ -122,6 +132,12 @@ def _outcome(ended: Ended, place: Path) -> Outcome:
     reason: Reason = "failed" if ended.exit_code or ended.ending != "exited" else "completed"
     detail = ": ".join(said for said in (ended.reason, ended.last_line) if said)
     return Outcome(reasons.get(ended.ending, reason), "agent", ended.exit_code, ended.seconds, detail, place)
+
+
+def _needed(command: Sequence[str]) -> tuple[Path, ...]:
+    """What the programs that a command names by {...} consist of."""
+    python = (Path(sys.prefix), Path(sys.base_prefix)) if any("{python}" in word for word in command) else ()
+    return (*python, *((_HARNESSES,) if any("{reference}" in word or "{stub}" in word for word in command) else ()))
 
 
 def _filled(word: str, places: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ from bus.log import BusPort, Delivery, Expect, Stored
 from gyre.config import Config
 from gyre.proxy.tokens import token_digest
 from gyre.sandboxes.orphans import kill_leftovers
-from gyre.sandboxes.process import ProcessSandbox
+from gyre.sandboxes.make import make_sandbox
 from gyre.tasks.folder import load_tasks
 from schemas.dispatch import (
     CancellationRequested,
@@ -51,7 +51,11 @@ class _Orders:
 async def serve(place: Place, bus: BusPort) -> None:
     """Run until cancelled."""
     tasks = {task.name: task for task in load_tasks(place.folder / "tasks/train")}
-    await Runner(place, bus, Episodes(place.folder, place.config, tasks, ProcessSandbox())).run()
+    sandbox = make_sandbox(place.config.sandbox, place.folder)
+    try:
+        await Runner(place, bus, Episodes(place.folder, place.config, tasks, sandbox)).run()
+    finally:
+        await sandbox.close()
 
 
 def most_open(config: Config) -> int:
@@ -184,6 +188,7 @@ class Runner:
             stage=outcome.stage,
             exit_code=outcome.exit_code,
             seconds=outcome.seconds,
+            setup_seconds=outcome.setup_seconds,
             state=state,
             detail=detail,
         )
