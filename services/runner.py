@@ -17,8 +17,8 @@ from bus.errors import Conflict
 from bus.log import BusPort, Delivery, Expect, Stored
 from gyre.config import Config
 from gyre.proxy.tokens import token_digest
-from gyre.sandboxes.orphans import kill_leftovers
 from gyre.sandboxes.make import make_sandbox
+from gyre.sandboxes.orphans import kill_leftovers
 from gyre.tasks.folder import load_tasks
 from schemas.dispatch import (
     CancellationRequested,
