@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from gyre.config_engine import EngineSection, TrainerSection
+from gyre.config_evaluator import EvaluatorSection
 from gyre.config_file import problems_of, read_table
 from gyre.config_modelled import ModelledSection
 from gyre.config_sandbox import SandboxSection
@@ -272,6 +273,7 @@ class Config(Section):
     harness: HarnessSection = HarnessSection()
     sandbox: SandboxSection = SandboxSection()
     reward: RewardSection = RewardSection()
+    evaluator: EvaluatorSection = EvaluatorSection()
     admission: AdmissionSection = AdmissionSection()
     objective: ObjectiveSection = ObjectiveSection()
     optimizer: OptimizerSection = OptimizerSection()

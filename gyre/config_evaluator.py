@@ -57,6 +57,7 @@ class EvaluatorSection(Section):
     setup_seconds: Positive = 60.0
     """Most time to restore a state, and again for a sandbox to get ready, seconds."""
     judge: JudgeSection = JudgeSection()
+    """The model that judges, where "judge" is among those who score."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -61,6 +61,7 @@ _ENTITIES: Mapping[str, str] = {
         "TrajectoriesAdmitted"
     ),
     "assess": "AssessmentRecorded",
+    "beside": "AssessmentRecorded",
     "regrade": "RegradeStarted RegradeCompleted AssessmentRecorded",
     "evaluation": "EvaluationStarted EvaluationScored",
     "cell": (

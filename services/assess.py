@@ -13,14 +13,14 @@ from bus import subjects
 from bus.errors import Conflict
 from bus.log import BusPort, Expect
 from gyre.errors import GyreError
-from gyre.sandboxes.process import ProcessSandbox
 from gyre.tasks.folder import load_tasks
 from schemas.calls import ModelCallRecorded
 from schemas.dispatch import ExecutionDispatched, ExecutionTerminated
 from schemas.refs import StateRef
 from schemas.rewards import AssessmentRecorded
 from services import workspace
-from services.grading import Scorer, evaluator_in, scoring_folder
+from services.grading import Scorer, scoring_folder
+from services.judges import judges_of
 from services.place import Place
 
 _TRIES = 3  # files come and go while they are copied
@@ -44,11 +44,13 @@ async def assess(place: Place, bus: BusPort, execution: str) -> AssessmentRecord
     """
     task, launched = await _running(place, bus, execution)
     tasks = {each.name: each for each in load_tasks(place.folder / "tasks/train")}
-    scorer = Scorer(bus.blobs, tasks, evaluator_in(ProcessSandbox()))
+    judges = judges_of(place.config)
+    scorer = Scorer(bus.blobs, tasks, judges.designated, place.config.evaluator.setup_seconds)
     with scoring_folder(place.folder, place.instance) as folder:
         state, branch = await _snapshot(place, bus, execution, folder)
         began = time.monotonic()
         verdict = await scorer.verdict(task, state, folder / execution, place.config.reward.budget_seconds)
+    await judges.close()
     last = await bus.ev.last(place.subject("assess", execution))
     earlier = last.commit.events[-1] if last and last.commit else None
     attempt = 1 + (earlier.attempt if isinstance(earlier, AssessmentRecorded) else 0)

@@ -24,6 +24,10 @@ Evaluator = Annotated[
     str | None,
     typer.Option(help="Command line to run instead of the tasks' own tests; it gets TESTS_DIR and REWARD_FILE too."),
 ]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Another setting of [evaluator] or [sandbox]; repeatable."),
+]
 
 
 def regrade(
@@ -33,6 +37,8 @@ def regrade(
     tasks: Annotated[Path | None, typer.Option(help="Folder of tasks whose tests score, not the run's copy.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Also what this evaluator scored already.")] = False,
     jobs: Annotated[int, typer.Option(help="States scored at a time.", min=1)] = 2,
+    *,
+    settings: Set = None,
     runs: Runs = Path("runs"),
     as_json: Json = False,
 ) -> None:
@@ -41,7 +47,7 @@ def regrade(
     Example: gyre regrade run-1129-183000-ab12 --task copy-file --evaluator 'python ./judge.py {tests}'
     """
     with Errors():
-        report = asyncio.run(_regrade(run, runs, Wish(evaluator, task, tasks, again, jobs)))
+        report = asyncio.run(_regrade(run, runs, Wish(evaluator, task, tasks, again, jobs, tuple(settings or ()))))
     if as_json:
         typer.echo(json.dumps(told(report)))
     else:

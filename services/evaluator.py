@@ -13,14 +13,14 @@ from collections.abc import Mapping
 
 from bus.errors import Conflict
 from bus.log import BusPort, Delivery, Expect, Parked, Stored
-from gyre.evaluators.port import Evaluator
-from gyre.sandboxes.process import ProcessSandbox
 from gyre.tasks.folder import Task, load_tasks
 from schemas.dispatch import ExecutionTerminated
 from schemas.envelope import Event
 from schemas.refs import StateRef
 from schemas.rewards import AssessmentRecorded, RewardAssigned, RewardUnresolved
-from services.grading import Scorer, evaluator_in, seconds_left, used_up
+from services.beside import Beside
+from services.grading import Scorer, seconds_left, used_up
+from services.judges import Judges, judges_of
 from services.leases import one_error, serve_queue
 from services.place import Place
 from services.voice import Voice
@@ -34,21 +34,26 @@ _MOST_DELIVERIES = 7  # one fewer than the queue allows: what was found is a bet
 async def serve(place: Place, bus: BusPort) -> None:
     """Run until cancelled."""
     tasks = {task.name: task for task in load_tasks(place.folder / "tasks/train")}
-    grader = Grader(place, bus, tasks, evaluator_in(ProcessSandbox()))
-    with one_error():
-        async with asyncio.TaskGroup() as group:
-            group.create_task(serve_queue(bus.queue("eval"), _AT_A_TIME, grader.handle))
-            group.create_task(grader.clear_parked())
+    judges = judges_of(place.config)
+    grader = Grader(place, bus, tasks, judges)
+    try:
+        with one_error():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(serve_queue(bus.queue("eval"), _AT_A_TIME, grader.handle))
+                group.create_task(grader.clear_parked())
+    finally:
+        await judges.close()
 
 
 class Grader:
     """One evaluator at work."""
 
-    def __init__(self, place: Place, bus: BusPort, tasks: Mapping[str, Task], evaluator: Evaluator) -> None:
+    def __init__(self, place: Place, bus: BusPort, tasks: Mapping[str, Task], judges: Judges) -> None:
         """`tasks` by name."""
         self._place, self._bus = place, bus
-        self._scorer = Scorer(bus.blobs, tasks, evaluator)
+        self._scorer = Scorer(bus.blobs, tasks, judges.designated, place.config.evaluator.setup_seconds)
         self._voice = Voice(place, bus)
+        self._beside = Beside(place, bus, tasks, judges.beside, self._voice)
 
     async def handle(self, delivery: Delivery) -> None:
         """One entry of the queue: one assessment, or none when all is said."""
@@ -59,6 +64,7 @@ class Grader:
         self._voice.heard(delivery.stored.sequence)
         after, earlier, resolved = await self._history(terminated.execution)
         if resolved:
+            await self._beside.score(terminated, delivery.stored.sequence)
             await delivery.ack()
             return
         events = await self._judge(terminated, earlier, delivery.attempts)
@@ -70,6 +76,7 @@ class Grader:
         if isinstance(events[-1], AssessmentRecorded):
             await delivery.nak(self._place.config.reward.backoff_seconds * 2 ** len(earlier))
         else:
+            await self._beside.score(terminated, delivery.stored.sequence)
             await delivery.ack()
 
     async def clear_parked(self) -> None:

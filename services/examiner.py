@@ -16,23 +16,28 @@ from bus.errors import Conflict
 from bus.log import BusPort, Expect
 from gyre.evaluators.port import Evaluator
 from gyre.proxy.tokens import MOST_ATTEMPTS, episode
-from gyre.sandboxes.process import ProcessSandbox
+from gyre.sandboxes.make import make_sandbox
 from gyre.tasks.folder import Task, load_tasks
 from schemas.base import pack_floats
 from schemas.runs import EvaluationScored, EvaluationStarted
 from services import workspace
 from services.episode import Episodes
-from services.grading import evaluator_in
+from services.judges import judges_of
 from services.place import Place
 from services.voice import Voice
 
 
 async def serve(place: Place, bus: BusPort) -> None:
     """Run until cancelled."""
-    sandbox = ProcessSandbox()
+    sandbox = make_sandbox(place.config.sandbox, place.folder)
     tasks = load_tasks(place.folder / "tasks/heldout")
     episodes = Episodes(place.folder, place.config, {task.name: task for task in tasks}, sandbox)
-    await Examiner(place, bus, tasks, episodes, evaluator_in(sandbox)).run()
+    judges = judges_of(place.config)
+    try:
+        await Examiner(place, bus, tasks, episodes, judges.designated).run()
+    finally:
+        await judges.close()
+        await sandbox.close()
 
 
 class Examiner:
@@ -101,10 +106,24 @@ class Examiner:
             try:
                 if outcome.workspace is None:
                     return math.nan
-                verdict = await self._evaluator.evaluate(task, outcome.workspace, tests_box, math.inf)
-                return math.nan if verdict.score is None else verdict.score
+                return await self._judged(task, outcome.workspace, tests_box)
             finally:
                 await asyncio.to_thread(_clear_both, box, tests_box)
+
+    async def _judged(self, task: Task, left: Path, box: Path) -> float:
+        """Scored as training is: what can be preserved of it, restored where nothing else of the agent's is."""
+        try:
+            fresh = await asyncio.to_thread(_restored, left, box)
+            verdict = await self._evaluator.evaluate(task, fresh, box, self._place.config.reward.budget_seconds)
+        except (workspace.WorkspaceError, OSError):
+            return math.nan
+        return math.nan if verdict.score is None else verdict.score
+
+
+def _restored(left: Path, box: Path) -> Path:
+    workspace.vacate(box)
+    workspace.restore(workspace.preserve(left), box / "ws")
+    return box / "ws"
 
 
 def _clear_both(box: Path, tests_box: Path) -> None:

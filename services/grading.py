@@ -4,17 +4,15 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bus.blobs import BlobError, Blobs
 from gyre.config import RewardSection
-from gyre.evaluators.command import CommandEvaluator
 from gyre.evaluators.port import Errand, Evaluator, EvaluatorError, Finished, Verdict
-from gyre.evaluators.template import Template
 from gyre.sandboxes.port import Command, Sandbox, SandboxError
 from gyre.tasks.folder import Task
-from schemas.refs import StateRef
+from schemas.refs import BlobRef, StateRef
 from schemas.rewards import AssessmentRecorded
 from services import workspace
 
@@ -62,11 +60,6 @@ class Sandboxed:
         return Finished(code, ended.last_line, reason, ended.output)
 
 
-def evaluator_in(sandbox: Sandbox, template: Template | None = None) -> Evaluator:
-    """The evaluator that runs tests in this sandbox, or the command that is given instead of them."""
-    return CommandEvaluator(Sandboxed(sandbox), template)
-
-
 @dataclass(frozen=True, slots=True)
 class Scorer:
     """Scores states that were preserved: nothing else about an execution is seen by whoever judges it."""
@@ -74,6 +67,8 @@ class Scorer:
     blobs: Blobs
     tasks: Mapping[str, Task]
     evaluator: Evaluator
+    setup_seconds: float = 60.0
+    """Most time to restore a state."""
 
     async def verdict(self, task: str, state: StateRef, box: Path, limit_seconds: float) -> Verdict:
         """Restore a state into a box of its own and score it; the box is gone afterwards."""
@@ -81,12 +76,23 @@ class Scorer:
         if known is None:
             return Verdict(None, f"task {task}: not among the tasks of this run")
         try:
-            place = await asyncio.to_thread(self._restored, state, box)
-            return await self.evaluator.evaluate(known, place, box, limit_seconds)
+            restoring = asyncio.to_thread(self._restored, state, box)
+            place = await asyncio.wait_for(restoring, self.setup_seconds)
+            return await self._kept(await self.evaluator.evaluate(known, place, box, limit_seconds))
+        except TimeoutError:
+            return Verdict(None, f"the state was not restored in {self.setup_seconds:g} s")
         except (BlobError, workspace.WorkspaceError, OSError) as error:
             return Verdict(None, str(error))
         finally:
             await asyncio.to_thread(workspace.clear, box)
+
+    async def _kept(self, verdict: Verdict) -> Verdict:
+        """With its transcript in the blob store."""
+        if not verdict.transcript or verdict.provenance is None:
+            return verdict
+        blob = await asyncio.to_thread(self.blobs.put, verdict.transcript)
+        kept = BlobRef(digest=blob.digest, size=blob.size, address=blob.address)
+        return replace(verdict, provenance=verdict.provenance.model_copy(update={"transcript": kept}))
 
     def _restored(self, state: StateRef, box: Path) -> Path:
         workspace.vacate(box)

@@ -8,16 +8,19 @@ what the log says under that name is not scored again, so an interrupted regrade
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bus import subjects
 from bus.log import BusPort
+from gyre.config import Config
+from gyre.config_file import read_table
 from gyre.core.regrading import Facts, GroupChange, Known, changes, group_changes
-from gyre.evaluators.template import Template, scoring_name
+from gyre.evaluators.template import scoring_name
 from gyre.rl import advantages
-from gyre.sandboxes.process import ProcessSandbox
 from gyre.tasks.folder import load_tasks
 from schemas.rewards import RegradeStarted, RewardChange
-from services.grading import Scorer, evaluator_in
+from services.grading import Scorer
+from services.judges import judges_of
 from services.place import Place
 from services.regrading import RegradeError, Regrading, Said, Shown
 from services.source import messages
@@ -37,6 +40,8 @@ class Wish:
     """Score also what this evaluator scored already."""
     jobs: int = 2
     """States at a time."""
+    settings: tuple[str, ...] = ()
+    """Overrides of the run's [evaluator] and [sandbox], as `evaluator.kind=judge`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +81,21 @@ async def regrade(place: Place, bus: BusPort, wish: Wish, shown: Shown = lambda 
         BusError: the log cannot be written; what was said stands, and the same command goes on from there.
     """
     tasks = load_tasks(wish.tasks or place.folder / "tasks/train")
-    template = Template.parse(wish.command, Path.cwd()) if wish.command is not None else None
+    judges = judges_of(_config(place.config, wish))
+    evaluator = judges.designated
     facts, head = await read_facts(bus, place.run)
     chosen = _chosen(facts, wish.task)
-    evaluator = evaluator_in(ProcessSandbox(), template)
     digest = evaluator.digest(tasks)
     name, said = _named(await read_said(bus, place.run), scoring_name(evaluator.kind, digest), wish.again)
-    scorer = Scorer(bus.blobs, {task.name: task for task in tasks}, evaluator)
+    setup = place.config.evaluator.setup_seconds
+    scorer = Scorer(bus.blobs, {task.name: task for task in tasks}, evaluator, setup)
     states = tuple(known for known in chosen if known.assessable)
     started = RegradeStarted(regrade=name, evaluator=evaluator.title, digest=digest)
     work = Regrading(place, bus, scorer, started, said, head)
-    await work.run(states, wish.jobs, shown)
+    try:
+        await work.run(states, wish.jobs, shown)
+    finally:
+        await judges.close()
     await work.complete(facts)
     return _report(place, work, facts, chosen, states)
 
@@ -120,6 +129,26 @@ def _chosen(facts: Facts, task: str | None) -> tuple[Known, ...]:
         few = ", ".join(tasks[:5]) + (", ..." if len(tasks) > 5 else "")  # noqa: PLR2004 - enough to see their form
         raise RegradeError(f"--task {task}: no execution of this run had it; it had {few or 'none yet'}")
     return chosen
+
+
+def _config(config: Config, wish: Wish) -> Config:
+    """The run's, with another evaluator where one is wished for; nobody else is heard. Raises ConfigError."""
+    table = config.table()
+    wished = read_table(None, wish.settings)
+    if others := ", ".join(sorted(wished.keys() - {"evaluator", "sandbox"})):
+        raise RegradeError(f"--set {others}: what was done is done; only evaluator.* and sandbox.* may be others")
+    if wish.command is not None:
+        wished["evaluator"] = {**wished.get("evaluator", {}), "kind": "command", "command": wish.command}
+    for section, fields in wished.items():
+        table[section] = _merged(table[section], fields)
+    table["evaluator"]["beside"] = []
+    return Config.of(table, "--set")
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
 
 
 def _named(said: Mapping[str, Said], base: str, again: bool) -> tuple[str, Said]:

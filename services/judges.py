@@ -1,0 +1,63 @@
+"""Who scores a run's preserved work, as [evaluator] says: who supplies the reward, who else is heard, and where."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gyre.config import Config
+from gyre.config_evaluator import JudgeSection, Kind
+from gyre.evaluators.command import CommandEvaluator
+from gyre.evaluators.judge.evaluator import JudgeEvaluator
+from gyre.evaluators.port import Evaluator, EvaluatorError, Run
+from gyre.evaluators.template import Template
+from gyre.sandboxes.make import make_sandbox
+from gyre.sandboxes.port import Sandbox
+from services.grading import Sandboxed
+
+
+@dataclass(frozen=True, slots=True)
+class Judges:
+    """All that score."""
+
+    designated: Evaluator
+    """Its word is the reward."""
+    beside: tuple[Evaluator, ...]
+    """Recorded, and no reward changes."""
+    sandbox: Sandbox
+
+    async def close(self) -> None:
+        """Nothing of theirs runs on."""
+        await self.sandbox.close()
+
+
+def judges_of(config: Config, here: Path | None = None) -> Judges:
+    """One set for a whole process, made before it starts children of its own.
+
+    Args:
+        config: of the run.
+        here: where relative files in evaluator.command lie; None: the current folder.
+
+    Raises:
+        EvaluatorError, SandboxError: what is configured cannot be had here.
+    """
+    chosen = config.evaluator
+    kind = chosen.sandbox or config.sandbox.kind
+    check_key(chosen.judge, chosen.kinds)
+    sandbox = make_sandbox(config.sandbox.model_copy(update={"kind": kind}))
+    run = Sandboxed(sandbox, kind, chosen.image, chosen.setup_seconds)
+    made = [_evaluator(config, each, run, here or Path.cwd()) for each in chosen.kinds]
+    return Judges(made[0], tuple(made[1:]), sandbox)
+
+
+def check_key(judge: JudgeSection, kinds: tuple[Kind, ...]) -> None:
+    """A judge's key is there, if it takes one. Raises EvaluatorError."""
+    if "judge" in kinds and judge.key_env and not os.environ.get(judge.key_env):
+        rule = f"export {judge.key_env}, or leave it empty for a server that asks for none"
+        raise EvaluatorError(f"evaluator.judge.key_env = {judge.key_env!r}: is not in this environment; {rule}")
+
+
+def _evaluator(config: Config, kind: Kind, run: Run, here: Path) -> Evaluator:
+    chosen = config.evaluator
+    if kind == "judge":
+        return JudgeEvaluator(chosen.judge, run, os.environ.get(chosen.judge.key_env, ""))
+    return CommandEvaluator(run, Template.parse(chosen.command, here) if kind == "command" else None)
