@@ -8,21 +8,36 @@ from gyre.config import Config
 from gyre.errors import ConfigError, Problem
 from gyre.models.load import ModelError, find_model
 from gyre.proxy.adapters.registry import find_adapter
-from gyre.tasks.folder import load_tasks
+from gyre.sandboxes.make import check_sandbox
+from gyre.sandboxes.port import SandboxError
+from gyre.tasks.sources import examine
+from services.judges import check_key
 
 
 def preflight(config: Config) -> None:
     """The model is there and large enough, and tasks and the harness's adapter can be used.
 
     Raises:
-        ConfigError, ModelError, TaskError, AdapterUnknown: naming what to change.
+        ConfigError, ModelError, TaskError, AdapterUnknown, EvaluatorError: naming what to change.
     """
     check_context(config)
+    check_sandboxes(config)
     find_adapter(config.harness.adapter)
     check_template(config)
+    check_key(config.evaluator.judge, config.evaluator.kinds)
     for source in (config.tasks.train, config.tasks.heldout):
-        if not source.startswith("words:"):
-            load_tasks(Path(source).expanduser())
+        examine(source)
+
+
+def check_sandboxes(config: Config) -> None:
+    """Those that are asked for work here. Raises `ConfigError`."""
+    grading = config.evaluator.sandbox or config.sandbox.kind
+    for kind, key in {grading: "evaluator.sandbox", config.sandbox.kind: "sandbox.kind"}.items():
+        try:
+            check_sandbox(config.sandbox.model_copy(update={"kind": kind}))
+        except SandboxError as error:
+            rule = f"{error}; or use process, where agents are trusted"
+            raise ConfigError("", (Problem(key, kind, rule),)) from error
 
 
 def check_context(config: Config) -> None:
