@@ -44,7 +44,7 @@ async def assess(place: Place, bus: BusPort, execution: str) -> AssessmentRecord
     """
     task, launched = await _running(place, bus, execution)
     tasks = {each.name: each for each in load_tasks(place.folder / "tasks/train")}
-    judges = judges_of(place.config)
+    judges = judges_of(place.config, place.folder)
     scorer = Scorer(bus.blobs, tasks, judges.designated, place.config.evaluator.setup_seconds)
     with scoring_folder(place.folder, place.instance) as folder:
         state, branch = await _snapshot(place, bus, execution, folder)

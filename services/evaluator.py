@@ -34,7 +34,7 @@ _MOST_DELIVERIES = 7  # one fewer than the queue allows: what was found is a bet
 async def serve(place: Place, bus: BusPort) -> None:
     """Run until cancelled."""
     tasks = {task.name: task for task in load_tasks(place.folder / "tasks/train")}
-    judges = judges_of(place.config)
+    judges = judges_of(place.config, place.folder)
     grader = Grader(place, bus, tasks, judges)
     try:
         with one_error():

@@ -32,7 +32,7 @@ async def serve(place: Place, bus: BusPort) -> None:
     sandbox = make_sandbox(place.config.sandbox, place.folder)
     tasks = load_tasks(place.folder / "tasks/heldout")
     episodes = Episodes(place.folder, place.config, {task.name: task for task in tasks}, sandbox)
-    judges = judges_of(place.config)
+    judges = judges_of(place.config, place.folder)
     try:
         await Examiner(place, bus, tasks, episodes, judges.designated).run()
     finally:

@@ -30,12 +30,12 @@ class Judges:
         await self.sandbox.close()
 
 
-def judges_of(config: Config, here: Path | None = None) -> Judges:
+def judges_of(config: Config, hidden: Path) -> Judges:
     """One set for a whole process, made before it starts children of its own.
 
     Args:
         config: of the run.
-        here: where relative files in evaluator.command lie; None: the current folder.
+        hidden: the run's folder, of which tests see nothing but what is theirs, where a sandbox can see to that.
 
     Raises:
         EvaluatorError, SandboxError: what is configured cannot be had here.
@@ -43,9 +43,9 @@ def judges_of(config: Config, here: Path | None = None) -> Judges:
     chosen = config.evaluator
     kind = chosen.sandbox or config.sandbox.kind
     check_key(chosen.judge, chosen.kinds)
-    sandbox = make_sandbox(config.sandbox.model_copy(update={"kind": kind}))
+    sandbox = make_sandbox(config.sandbox.model_copy(update={"kind": kind}), hidden)
     run = Sandboxed(sandbox, kind, chosen.image, chosen.setup_seconds)
-    made = [_evaluator(config, each, run, here or Path.cwd()) for each in chosen.kinds]
+    made = [_evaluator(config, each, run) for each in chosen.kinds]
     return Judges(made[0], tuple(made[1:]), sandbox)
 
 
@@ -56,8 +56,8 @@ def check_key(judge: JudgeSection, kinds: tuple[Kind, ...]) -> None:
         raise EvaluatorError(f"evaluator.judge.key_env = {judge.key_env!r}: is not in this environment; {rule}")
 
 
-def _evaluator(config: Config, kind: Kind, run: Run, here: Path) -> Evaluator:
+def _evaluator(config: Config, kind: Kind, run: Run) -> Evaluator:
     chosen = config.evaluator
     if kind == "judge":
         return JudgeEvaluator(chosen.judge, run, os.environ.get(chosen.judge.key_env, ""))
-    return CommandEvaluator(run, Template.parse(chosen.command, here) if kind == "command" else None)
+    return CommandEvaluator(run, Template.parse(chosen.command, Path.cwd()) if kind == "command" else None)

@@ -81,7 +81,7 @@ async def regrade(place: Place, bus: BusPort, wish: Wish, shown: Shown = lambda 
         BusError: the log cannot be written; what was said stands, and the same command goes on from there.
     """
     tasks = load_tasks(wish.tasks or place.folder / "tasks/train")
-    judges = judges_of(_config(place.config, wish))
+    judges = judges_of(_config(place.config, wish), place.folder)
     evaluator = judges.designated
     facts, head = await read_facts(bus, place.run)
     chosen = _chosen(facts, wish.task)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -313,6 +314,22 @@ async def test_each_run_has_a_fresh_copy_and_the_state_stays(judge: Judge, work:
     assert json.dumps(server.bodies[-1]).count("as it was left") == 3
     assert [(path.name, path.read_text()) for path in work.left.iterdir()] == [("out", "as it was left")]
     assert not [path for path in work.box.iterdir() if path.name.startswith("run-")]
+
+
+async def test_a_work_that_is_deeper_than_a_program_can_follow_is_judged(
+    judge: Judge, work: Work, server: JudgeServer
+) -> None:
+    work.leaves(out="4")
+    place = work.left
+    while len(str(place)) < 2600:  # some 1200 folders
+        place = place / "d"
+        place.mkdir()
+    Path(place, "f").write_text("at the bottom")
+    script: list[Calls] = [[("list_files", {}), ("search", {"text": "bottom"})], CHECK]
+    server.brain = lambda view: script[view.turns] if view.turns < 2 else view.verdict(1.0)
+    found = await judge()
+    await work.run.clear(work.left)
+    assert (found.score, "at the bottom" in json.dumps(server.bodies[-1])) == (1.0, True)
 
 
 async def test_links_and_paths_lead_nowhere_else(judge: Judge, work: Work, server: JudgeServer) -> None:

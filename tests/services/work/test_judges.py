@@ -145,12 +145,12 @@ def test_what_cannot_be_done_is_refused_by_name(settings: dict[str, Any], words:
     assert words in str(error.value)
 
 
-def test_a_key_that_is_not_there_is_missed_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_not_there_is_missed_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judge = {"url": "http://h", "model": "wise", "key_env": "A_JUDGES_KEY"}
     config = Config.of({"evaluator": {"beside": ["judge"], "judge": judge}})
     monkeypatch.delenv("A_JUDGES_KEY", raising=False)
     with pytest.raises(EvaluatorError, match="A_JUDGES_KEY"):
-        judges_of(config)
+        judges_of(config, tmp_path)
     monkeypatch.setenv("A_JUDGES_KEY", "of the judge")
     check_key(config.evaluator.judge, config.evaluator.kinds)
     assert "of the judge" not in json.dumps(config.table())
