@@ -12,6 +12,7 @@ from gyre.sandboxes.make import check_sandbox
 from gyre.sandboxes.port import SandboxError
 from gyre.tasks.sources import examine
 from services.judges import check_key
+from services.weights import check_transport
 
 
 def preflight(config: Config) -> None:
@@ -24,6 +25,7 @@ def preflight(config: Config) -> None:
     check_sandboxes(config)
     find_adapter(config.harness.adapter)
     check_template(config)
+    check_transport(config)
     check_key(config.evaluator.judge, config.evaluator.kinds)
     for source in (config.tasks.train, config.tasks.heldout):
         examine(source)

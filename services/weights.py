@@ -11,8 +11,9 @@ import aiohttp
 from aiohttp import web
 
 from bus.blobs import BlobError, Blobs
+from gyre.config import Config
 from gyre.core import ledger
-from gyre.errors import GyreError
+from gyre.errors import ConfigError, GyreError, Problem
 from gyre.weights.files import Carried, Carrier, FromFolder, Shared
 from gyre.weights.port import Ask, Weights, WeightsUnavailable
 from schemas.refs import BlobRef
@@ -43,6 +44,18 @@ def cell_weights(place: Place, index: int, core: Callable[[], str]) -> Weights:
     own = folder / "cells" / str(index) / "weights"
     carrier = _carrier(place, partial(ask, core))
     return Carried(carrier, folder, own, delta=chosen.delta, core=index == ledger.CORE)
+
+
+def check_transport(config: Config) -> None:
+    """What the chosen transport needs is installed. Raises `ConfigError`."""
+    if config.weights.transport != "mooncake":
+        return
+    from gyre.weights.mooncake import transfer_engine_class
+
+    try:
+        transfer_engine_class()
+    except WeightsUnavailable as error:
+        raise ConfigError("", (Problem("weights.transport", "mooncake", str(error)),)) from error
 
 
 def _carrier(place: Place, ask: Ask) -> Carrier:

@@ -5,7 +5,6 @@ the next version is offered. A cell asks the core where, reads, and checks what 
 """
 
 import asyncio
-import importlib.util
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +15,6 @@ from pydantic import ValidationError
 from gyre.weights.port import Ask, WeightsUnavailable, WeightsUnusable
 from schemas.base import Model
 
-PACKAGE = "mooncake"
 INSTALL = "pip install mooncake-transfer-engine (or -non-cuda), with libibverbs and librdmacm of the system"
 
 
@@ -60,18 +58,19 @@ class Lent(Model):
     """Bytes."""
 
 
-def installed() -> bool:
-    """Whether the package is there; its own libraries may still be missing."""
-    return importlib.util.find_spec(PACKAGE) is not None
+def transfer_engine_class() -> Callable[[], Engine]:
+    """The package's. Raises WeightsUnavailable where it, or a library that it needs, is not installed."""
+    try:
+        from mooncake.engine import TransferEngine
+    except ImportError as error:
+        raise WeightsUnavailable(f"{error}; {INSTALL}") from error
+    found: Callable[[], Engine] = TransferEngine
+    return found
 
 
 def transfer_engine(host: str, protocol: str, device: str) -> Engine:
     """An engine that listens at a host of this machine. Raises WeightsUnavailable."""
-    try:
-        from mooncake.engine import TransferEngine
-    except ImportError as error:
-        raise WeightsUnavailable(f'weights.transport = "mooncake": {error}; {INSTALL}') from error
-    engine: Engine = TransferEngine()
+    engine = transfer_engine_class()()
     if engine.initialize(host, "P2PHANDSHAKE", protocol, device):
         rule = 'set weights.device, or weights.protocol = "tcp"'
         raise WeightsUnavailable(f"weights.protocol = {protocol!r}: Mooncake cannot use it at {host}; {rule}")

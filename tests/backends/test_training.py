@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,9 @@ environment = {{ SGLANG_USE_CPU_ENGINE = "1", OMP_NUM_THREADS = "1" }}
 kind = "megatron"
 tensor = 2
 backend = "gloo"
+[weights]
+transport = "group"
+backend = "gloo"
 """
 
 
@@ -79,3 +83,9 @@ def test_three_elastic_steps_on_servers_and_ranks(tmp_path: Path) -> None:
     assert result["max_delta_log_p_at_equal_weights"] <= 1e-4
     assert max(result["gradient_norms"]) > 0
     assert gyre(tmp_path, "replay", "both", "--verify")["differences"] == []
+    logs = {each.name: each.read_text(errors="replace") for each in (tmp_path / "runs" / "both" / "logs").glob("*.log")}
+    joined = [len(re.findall("init custom process group", text)) for name, text in logs.items() if "sglang" in name]
+    assert len(joined) == 2
+    assert min(joined) >= 1  # both servers were sent what was published ...
+    fallen = [line for text in logs.values() for line in text.splitlines() if "does not come by a group" in line]
+    assert [line for line in fallen if "no core is known yet" not in line] == []  # ... and nothing else was needed
