@@ -255,6 +255,7 @@ def summary(run: str, begin: RunStarted, progress: Progress, archive: Path | Non
     config = Config.recorded(begin.config)
     done = progress.done
     evaluations = progress.evaluations
+    choices = sum(step.current_choices for step in done)
     return {
         "run": run,
         "steps": len(done),
@@ -275,6 +276,9 @@ def summary(run: str, begin: RunStarted, progress: Progress, archive: Path | Non
         "targets": [step.targets for step in done],
         "targets_at_equal_weights": sum(step.current_targets for step in done),
         "max_delta_log_p_at_equal_weights": max((step.current_max_delta_log_p for step in done), default=0.0),
+        "expert_choices_at_equal_weights": choices,
+        "expert_overlap_at_equal_weights": sum(step.current_overlap for step in done) / choices if choices else None,
+        "expert_top_at_equal_weights": sum(step.current_top for step in done) / choices if choices else None,
         "seconds": round(progress.seconds, 3),
         "archive": str(archive) if archive else None,
     }

@@ -54,6 +54,12 @@ class Step:
     """Targets of `current`: there the two sides differ by arithmetic alone."""
     current_max_delta_log_p: float = 0.0
     """nats, over `current_targets`."""
+    current_choices: int = 0
+    """Of experts that `current` took in the engine and took again."""
+    current_overlap: float = 0.0
+    """Of these, as many as the trainer's routers would have made (shares of one choice add up)."""
+    current_top: float = 0.0
+    """Of these, those whose likeliest expert is the router's."""
     masked: int = 0
     """Executions with m_i = 0."""
     executions: int = 0
@@ -167,11 +173,15 @@ def _completed(_: Progress, step: Step, __: int, event: MicroStepCompleted) -> S
     if event.micro_step in step.completed:
         return step
     current = [each for each in event.stats if each.execution in step.current]
+    experts = [each.experts for each in current if each.experts is not None]
     return replace(
         step,
         completed=step.completed | {event.micro_step},
         current_targets=step.current_targets + sum(each.targets for each in current),
         current_max_delta_log_p=max([step.current_max_delta_log_p, *(each.max_delta_log_p for each in current)]),
+        current_choices=step.current_choices + sum(each.choices for each in experts),
+        current_overlap=step.current_overlap + sum(each.choices * each.overlap for each in experts),
+        current_top=step.current_top + sum(each.choices * each.top for each in experts),
         max_delta_log_p=max([step.max_delta_log_p, *(each.max_delta_log_p for each in event.stats)]),
         targets=step.targets + sum(each.targets for each in event.stats),
         masked=step.masked + sum(1 - each.mask for each in event.stats),

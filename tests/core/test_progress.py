@@ -10,6 +10,7 @@ from schemas.training import (
     BatchOpened,
     Contribution,
     ExecutionStats,
+    ExpertAgreement,
     GroupAssigned,
     MicroStepCompleted,
     MicroStepEnqueued,
@@ -30,7 +31,14 @@ def told(*events: Event) -> Progress:
 
 def stats(execution: str, mask: int) -> ExecutionStats:
     return ExecutionStats(
-        execution=execution, targets=3, ratio=1.0, mask=1 if mask else 0, loss=0.5, max_delta_log_p=0.25, k3=0.0
+        execution=execution,
+        targets=3,
+        ratio=1.0,
+        mask=1 if mask else 0,
+        loss=0.5,
+        max_delta_log_p=0.25,
+        k3=0.0,
+        experts=ExpertAgreement(choices=8, overlap=0.75, top=0.5),
     )
 
 
@@ -122,3 +130,4 @@ def test_agreement_at_equal_weights_leaves_out_what_older_weights_sampled() -> N
     (step,) = state.steps
     assert step.current == {"x0-0"}
     assert (step.targets, step.current_targets, step.current_max_delta_log_p) == (6, 3, 0.25)
+    assert (step.current_choices, step.current_overlap, step.current_top) == (8, 6.0, 4.0)

@@ -11,6 +11,7 @@ from gyre.core.diagnosis.finding import MOST_EVIDENCE, At, Finding, Hear, Kind, 
 from gyre.core.diagnosis.limits import FAR, IN_A_ROW, Limits
 from schemas.rewards import GroupReady
 from schemas.training import (
+    ExecutionStats,
     GroupAssigned,
     MicroStepCompleted,
     MicroStepReissued,
@@ -24,9 +25,15 @@ MASKED = Kind(
     "ratio-clipped", "steps in which nine tenths of the executions lay beyond the ratio bound and trained nothing"
 )
 MISMATCH = Kind("logprob-mismatch", "tokens that trainer and engine judge differently at equal weights")
+ROUTED = Kind(
+    "experts-misplaced", "tokens that were to take the experts of the engine again, and took those of other positions"
+)
 POISON = Kind("poison-micro-step", "a micro-step that lost as many claimants as it may, or ended the run")
 REDUCING = Kind("reduction-failing", "a step whose gradients were summed anew again and again")
 
+ALIKE = 0.8
+"""Coarser arithmetic, and weights that a few updates lie between, leave more than nine tenths of the choices of experts
+alike; those of the position beside share a half and less, where there are many experts."""
 NORMS = 32
 """Steps that a norm is compared with: long enough for a median, short enough to follow a schedule of rates."""
 
@@ -44,7 +51,7 @@ class Spike:
 class Training:
     """One step after the other."""
 
-    kinds = (SPIKE, MASKED, MISMATCH, POISON, REDUCING)
+    kinds = (SPIKE, MASKED, MISMATCH, ROUTED, POISON, REDUCING)
 
     def __init__(self, limits: Limits) -> None:
         """No step was taken."""
@@ -63,6 +70,9 @@ class Training:
         self._mismatches: list[At] = []
         self._mismatch: tuple[float, float, str] | None = None
         """(largest |delta log p|, ratio, execution)."""
+        self._misplaced: list[At] = []
+        self._worst: tuple[float, float, str] | None = None
+        """(overlap, top-1 agreement, execution)."""
         self._lost: list[tuple[MicroStepReissued, At]] = []
         self._aborted: tuple[StepAborted, At] | None = None
         self._reductions: list[tuple[ReductionOpened, At]] = []
@@ -117,6 +127,13 @@ class Training:
                 f"{delta:.3g} nats on a token and its ratio is {ratio:.4f} (1 is expected): their arithmetic differs"
             )
             yield Finding(MISMATCH.name, "critical", says, ids(self._mismatches), f"gyre samples {{run}} {execution}")
+        if self._worst is not None:
+            overlap, top, execution = self._worst
+            says = (
+                f"of the experts that {execution} took in the engine and takes again in training, the trainer's routers "
+                f"would choose {overlap:.0%} (likeliest ones: {top:.0%}): they are other positions' or another model's"
+            )
+            yield Finding(ROUTED.name, "critical", says, ids(self._misplaced), f"gyre samples {{run}} {execution}")
 
     def _poison(self) -> Iterator[Finding]:
         if self._aborted is not None:
@@ -142,6 +159,7 @@ class Training:
     def _completed(self, at: At, event: MicroStepCompleted) -> None:
         for each in event.stats:
             self._masks[each.execution] = each.mask
+            self._look_at_experts(at, each)
             bounds = self._limits.ratio_low <= each.ratio <= self._limits.ratio_high
             apart = each.max_delta_log_p > log(self._limits.weight_cap)
             if each.execution in self._equal and (apart or not bounds):
@@ -149,6 +167,13 @@ class Training:
                     self._mismatches.append(at)
                 found = (each.max_delta_log_p, each.ratio, each.execution)
                 self._mismatch = max(self._mismatch or found, found)
+
+    def _look_at_experts(self, at: At, stats: ExecutionStats) -> None:
+        if stats.experts is not None and stats.experts.overlap < ALIKE:
+            if len(self._misplaced) < MOST_EVIDENCE:
+                self._misplaced.append(at)
+            found = (stats.experts.overlap, stats.experts.top, stats.execution)
+            self._worst = min(self._worst or found, found)
 
     def _reissued(self, at: At, event: MicroStepReissued) -> None:
         if event.reissue >= self._limits.redeliveries and len(self._lost) < MOST_EVIDENCE:

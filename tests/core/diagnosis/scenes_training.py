@@ -9,6 +9,7 @@ from schemas.runs import EventQuarantined, OfficeTaken, RunFinished
 from schemas.training import (
     BatchOpened,
     ExecutionStats,
+    ExpertAgreement,
     GroupAssigned,
     MicroStepClaimed,
     MicroStepCompleted,
@@ -167,6 +168,16 @@ def mismatch() -> Pair:
     return Scene(told(0)), Scene(told(1))
 
 
+def misplaced() -> Pair:
+    """Routers that would choose two thirds of the experts taken; nine tenths."""
+
+    def told(overlap: float) -> Told:
+        stats = trained("x0-0").model_copy(update={"experts": ExpertAgreement(choices=9, overlap=overlap, top=0.2)})
+        return each(0, 1, [opened(1), assigned(1, 0), completed(1, 0, stats)])
+
+    return Scene(told(0.65)), Scene(told(0.9))
+
+
 def poison() -> Pair:
     def told(reissues: int) -> Told:
         return each(
@@ -257,6 +268,7 @@ SCENES: dict[str, list[Pair]] = {
     "gradient-spike": [spike()],
     "ratio-clipped": [masked()],
     "logprob-mismatch": [mismatch()],
+    "experts-misplaced": [misplaced()],
     "poison-micro-step": [poison(), given_up()],
     "reduction-failing": [reducing()],
     "clock-skew": [skew(), ahead()],
