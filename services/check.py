@@ -16,8 +16,9 @@ def check_config(config: Config) -> dict[str, Any]:
     """Sizes and expectations of a run. Raises `ConfigError`, `TaskError`, `ModelError`."""
     preflight(config)
     with tempfile.TemporaryDirectory() as folder:
-        train = copy_tasks(config.tasks.train, Path(folder) / "train", config.run.seed)
-        heldout = copy_tasks(config.tasks.heldout, Path(folder) / "heldout", HELDOUT_SEED)
+        kind = config.sandbox.kind
+        train = copy_tasks(config.tasks.train, Path(folder) / "train", config.run.seed, kind)
+        heldout = copy_tasks(config.tasks.heldout, Path(folder) / "heldout", HELDOUT_SEED, kind)
         plan = config.plan([task.name for task in train])
         expected = expected_staleness(config)
         return {

@@ -18,8 +18,9 @@ from bus.server import NatsServer
 from bus.streams import Limits
 from gyre.config import Config
 from gyre.errors import ConfigError, GyreError, Problem
-from gyre.tasks.folder import Task, load_tasks
-from gyre.tasks.word_folders import write_word_tasks
+from gyre.tasks.fitting import refuse_unfit
+from gyre.tasks.folder import Task
+from gyre.tasks.sources import bring
 from schemas.refs import WeightsRef
 from schemas.runs import RunStarted
 from services.place import Durability, Note, Place, new_instance
@@ -80,8 +81,9 @@ async def open_run(config: Config) -> Opened:
 async def _opened(config: Config, run: str, folder: Path) -> Opened:
     folder.mkdir(parents=True, exist_ok=True)
     config = apart(config, folder)
-    tasks = copy_tasks(config.tasks.train, folder / "tasks" / "train", config.run.seed)
-    heldout = copy_tasks(config.tasks.heldout, folder / "tasks" / "heldout", HELDOUT_SEED)
+    kind = config.sandbox.kind
+    tasks = copy_tasks(config.tasks.train, folder / "tasks" / "train", config.run.seed, kind)
+    heldout = copy_tasks(config.tasks.heldout, folder / "tasks" / "heldout", HELDOUT_SEED, kind)
     key = folder / "proxy.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(32))
@@ -165,15 +167,14 @@ def initial_weights(folder: Path, model: str) -> WeightsRef:
     return WeightsRef.model_validate_json(done.stdout.strip().splitlines()[-1])
 
 
-def copy_tasks(source: str, target: Path, seed: int) -> tuple[Task, ...]:
-    """The run's own copy of its tasks, so that a resumed run has the ones it began with. Raises `TaskError`."""
-    if source.startswith("words:"):
-        _, count, split = source.split(":")
-        write_word_tasks(target, seed, int(count), "heldout" if split == "heldout" else "train")
-    else:
-        load_tasks(Path(source).expanduser())
-        shutil.copytree(Path(source).expanduser(), target, symlinks=True)
-    return load_tasks(target)
+def copy_tasks(source: str, target: Path, seed: int, sandbox: str) -> tuple[Task, ...]:
+    """The run's own copy of its tasks, so that a resumed run has the ones it began with.
+
+    Raises `TaskError`, also for a task that a sandbox of this kind cannot run.
+    """
+    tasks = bring(source, target, seed)
+    refuse_unfit(tasks, sandbox)
+    return tasks
 
 
 async def _renew(folder: Path, run: str, url: str, max_bytes: int | None) -> None:

@@ -1,64 +1,25 @@
 """A task on disk: `task.toml`, `instruction.md`, `environment/`, `tests/test.sh` and `solution/solve.sh` in one folder.
 
 Loading checks everything that can be checked without running anything, so that a bad task is refused before a run.
+Folders in other layouts become such folders when a run is opened (`gyre.tasks.sources`).
 """
 
 import os
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from gyre.errors import GyreError
+from gyre.tasks.places import fixed_places
+from gyre.tasks.task_file import (
+    AGENT_SECONDS,
+    VERIFIER_SECONDS,
+    Kind,
+    TaskError,
+    TaskFile,
+    read_task_file,
+)
 
-Seconds = Annotated[float, Field(gt=0, le=7 * 86400, allow_inf_nan=False)]
-
-
-class TaskError(GyreError):
-    """A task folder cannot be used; one line naming the task, what is wrong and what to do."""
-
-
-class _Section(BaseModel):
-    """A table of task.toml; keys that gyre doesn't use are other tools' business and are let pass."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-
-class Metadata(_Section):
-    """What the task is, for people and for selecting tasks."""
-
-    name: str = ""
-    difficulty: str = "unknown"
-    tags: list[str] = []
-
-
-class Setup(_Section):
-    """Limits on preparing the workspace."""
-
-    setup_timeout_sec: Seconds = 60.0
-
-
-class AgentLimits(_Section):
-    """Limits on the agent's own time."""
-
-    timeout_sec: Seconds = 600.0
-
-
-class VerifierLimits(_Section):
-    """Limits on grading."""
-
-    timeout_sec: Seconds = 60.0
-
-
-class TaskFile(_Section):
-    """`task.toml` as a whole."""
-
-    version: str
-    metadata: Metadata = Metadata()
-    environment: Setup = Setup()
-    agent: AgentLimits = AgentLimits()
-    verifier: VerifierLimits = VerifierLimits()
+__all__ = ["Task", "TaskError", "load_task", "load_tasks", "read_instruction", "refuse_doubles", "refuse_links_out"]
 
 
 class Task(BaseModel):
@@ -74,6 +35,19 @@ class Task(BaseModel):
     setup_timeout: float
     agent_timeout: float
     verifier_timeout: float
+    kind: Kind = "folder"
+    """The layout that it was brought from."""
+    image: str = ""
+    """Container image that it is worked on and graded in; empty: any will do."""
+    needs_image: bool = False
+    """Whether only a sandbox with images can run it."""
+    workdir: str = ""
+    """Where its texts take the workspace to be, such as /app; empty: wherever it is."""
+    from_image: bool = False
+    """Whether the workspace begins as what the image holds at `workdir`."""
+    fixed: tuple[str, ...] = ()
+    """Absolute places that its texts name (/app, /tests, /logs, /solution): only a sandbox with a file system of its
+    own has them."""
 
     @property
     def environment(self) -> Path:
@@ -101,20 +75,11 @@ def load_task(path: Path) -> Task:
     path = path.absolute()
     if not path.is_dir():
         raise TaskError(f"{path}: no such task folder")
-    settings = _task_file(path / "task.toml")
-    _refuse_links_out(path)
+    settings = read_task_file(path / "task.toml")
+    refuse_links_out(path)
     if not (path / "tests" / "test.sh").is_file():
         raise TaskError(f"{path}: tests/test.sh is missing; it must write a reward to $REWARD_FILE or exit with 0 or 1")
-    return Task(
-        name=settings.metadata.name or path.name,
-        path=path,
-        instruction=_instruction(path / "instruction.md"),
-        difficulty=settings.metadata.difficulty,
-        tags=tuple(settings.metadata.tags),
-        setup_timeout=settings.environment.setup_timeout_sec,
-        agent_timeout=settings.agent.timeout_sec,
-        verifier_timeout=settings.verifier.timeout_sec,
-    )
+    return _task(path, settings)
 
 
 def load_tasks(folder: Path) -> tuple[Task, ...]:
@@ -127,35 +92,25 @@ def load_tasks(folder: Path) -> tuple[Task, ...]:
         raise TaskError(
             f"{folder}: holds no tasks; each task is a folder with task.toml, instruction.md and tests/test.sh"
         )
-    seen: dict[str, Path] = {}
-    for task in tasks:
-        if task.name in seen:
-            raise TaskError(
-                f"{task.path}: metadata.name {task.name!r} is also the name of {seen[task.name]}; rename one"
-            )
-        seen[task.name] = task.path
+    refuse_doubles([(task.name, task.path) for task in tasks])
     return tasks
 
 
-def _task_file(file: Path) -> TaskFile:
-    try:
-        raw: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-        return TaskFile.model_validate(raw)
-    except FileNotFoundError as error:
-        raise TaskError(f"{file.parent}: task.toml is missing") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise TaskError(f"{file}: {key} = {first['input']!r}: {first['msg']}") from error
-    except (OSError, ValueError) as error:
-        raise TaskError(f"{file}: not readable as TOML: {error}") from error
+def refuse_doubles(names: list[tuple[str, Path]]) -> None:
+    """Raises TaskError where two tasks have one name."""
+    seen: dict[str, Path] = {}
+    for name, path in names:
+        if name in seen:
+            raise TaskError(f"{path}: metadata.name {name!r} is also the name of {seen[name]}; rename one")
+        seen[name] = path
 
 
-def _instruction(file: Path) -> str:
+def read_instruction(file: Path) -> str:
+    """The text of an instruction. Raises TaskError."""
     try:
         text = file.read_text(encoding="utf-8").strip()
     except FileNotFoundError as error:
-        raise TaskError(f"{file.parent}: instruction.md is missing") from error
+        raise TaskError(f"{file.parent}: {file.name} is missing") from error
     except (OSError, ValueError) as error:
         raise TaskError(f"{file}: not readable as UTF-8 text: {error}") from error
     if not text:
@@ -163,8 +118,8 @@ def _instruction(file: Path) -> str:
     return text
 
 
-def _refuse_links_out(path: Path) -> None:
-    """A link that leads out of the task would carry the host's files into a workspace."""
+def refuse_links_out(path: Path) -> None:
+    """A link that leads out of the task would carry the host's files into a workspace. Raises TaskError."""
     root = path.resolve()
     for folder, folders, files in os.walk(path):
         for entry in (Path(folder, name) for name in (*folders, *files)):
@@ -172,3 +127,23 @@ def _refuse_links_out(path: Path) -> None:
                 raise TaskError(f"{entry}: links to a place outside the task folder; copy the file instead")
             if not entry.is_symlink() and not entry.is_dir() and not entry.is_file():
                 raise TaskError(f"{entry}: is neither a file nor a folder; remove it")
+
+
+def _task(path: Path, settings: TaskFile) -> Task:
+    environment, own = settings.environment, settings.gyre
+    return Task(
+        name=settings.metadata.name or path.name,
+        path=path,
+        instruction=read_instruction(path / "instruction.md"),
+        difficulty=settings.metadata.difficulty,
+        tags=tuple(settings.metadata.tags),
+        setup_timeout=environment.setup_timeout_sec,
+        agent_timeout=settings.agent.timeout_sec or AGENT_SECONDS,
+        verifier_timeout=settings.verifier.timeout_sec or VERIFIER_SECONDS,
+        kind=own.kind,
+        image=environment.docker_image or "",
+        needs_image=bool(environment.docker_image) and own.needs_image,
+        workdir=environment.workdir or "",
+        from_image=own.from_image,
+        fixed=() if own.kind == "folder" else fixed_places(path, environment.workdir or ""),
+    )

@@ -1,0 +1,2 @@
+#!/bin/bash
+sh "$TEST_DIR/names.sh"

@@ -1,0 +1,2 @@
+#!/bin/sh
+cp "${0%/*}/build.sh" build.sh

@@ -1,0 +1,132 @@
+"""Runs files of tests and says each test's outcome on a pipe: `python3 -I run_tests.py RUNNER ROOT CONFIG FILE...`.
+
+RUNNER is pytest or unittest, ROOT the folder that holds the files, CONFIG a pytest configuration. Standard input holds
+the word that marks our lines; environment variable RESULTS is the number of the pipe. Both are read, and the runner is
+imported, before anything below ROOT can be.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+import unittest
+from pathlib import Path
+from typing import Any
+
+
+class Speaker:
+    """Says outcomes; what it needs is bound when it is made, so that later changes to modules don't reach it."""
+
+    def __init__(self, pipe: int, mark: str) -> None:
+        """Take over the pipe."""
+        write, dumps = os.write, json.dumps
+
+        def say(name: str, outcome: str) -> None:
+            write(pipe, f"{mark} {outcome} {dumps(name)}\n".encode())
+
+        self.say = say
+
+
+class Outcomes(unittest.TestResult):
+    """Of one module of unittest tests, under the names that pytest would give them."""
+
+    def __init__(self, speaker: Speaker, file: str) -> None:
+        """`file` is the name of the tests' file."""
+        super().__init__()
+        self._say, self._file = speaker.say, file
+        self._bad: set[str] = set()
+
+    def _name(self, test: unittest.TestCase) -> str:
+        return f"{self._file}::{type(test).__name__}::{getattr(test, '_testMethodName', 'test')}"
+
+    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802 - unittest's word
+        if self._name(test) not in self._bad:
+            self._say(self._name(test), "passed")
+
+    def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
+        self._say(self._name(test), "passed")
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
+        self._say(self._name(test), "skipped")
+
+    def addSubTest(self, test: unittest.TestCase, subtest: object, err: Any) -> None:  # noqa: N802
+        if err is not None:
+            self._bad.add(self._name(test))
+            self._say(self._name(test), "failed")
+
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
+        super().addFailure(test, err)
+        self._failed(test)
+
+    def addError(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802
+        super().addError(test, err)
+        self._failed(test)
+
+    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
+        self._failed(test)
+
+    def _failed(self, test: unittest.TestCase) -> None:
+        self._bad.add(self._name(test))
+        self._say(self._name(test), "failed")
+
+
+class Plugin:
+    """Listens to pytest."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        """Say what is heard."""
+        self._say = speaker.say
+        self._bad: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: object) -> None:
+        """One phase (setup, call, teardown) of one test."""
+        name, when, outcome = report.nodeid, report.when, report.outcome  # type: ignore[attr-defined]
+        if outcome == "failed":
+            self._bad.add(name)
+            self._say(name, "failed")
+        elif outcome == "skipped":
+            self._say(name, "passed" if hasattr(report, "wasxfail") else "skipped")
+        elif when == "call" and name not in self._bad:
+            self._say(name, "passed")
+
+
+def with_unittest(speaker: Speaker, files: list[str]) -> None:
+    """Import all, then run all, in order."""
+    suites = []
+    for file in files:
+        try:
+            module = importlib.import_module(file[: -len(".py")].replace("/", "."))
+        except Exception:  # noqa: BLE001 - whatever a module of a stranger raises
+            traceback.print_exc()  # none of its tests is reported: all have failed
+        else:
+            suites.append((file, unittest.TestLoader().loadTestsFromModule(module)))
+    for file, suite in suites:
+        suite.run(Outcomes(speaker, file))
+
+
+def with_pytest(speaker: Speaker, root: str, config: str, files: list[str]) -> None:
+    """The same with pytest, without its cache and plug-ins."""
+    import pytest
+
+    options = ["-p", "no:cacheprovider", "-q", "-c", config, "--rootdir", root, "--confcutdir", root]
+    pytest.main([*options, *(os.path.join(root, file) for file in files)], plugins=[Plugin(speaker)])
+
+
+def main() -> None:
+    """Read what to do, then let the work in."""
+    mark = sys.stdin.buffer.read().decode()
+    speaker = Speaker(int(os.environ.pop("RESULTS")), mark)
+    runner, root, config, *files = sys.argv[1:]
+    del sys.argv[1:]
+    if runner == "pytest":
+        importlib.import_module("pytest")
+    roots = [root, str(Path(root) / "src")]
+    sys.path[:0] = [each for each in roots if os.path.isdir(each)]
+    with_pytest(speaker, root, config, files) if runner == "pytest" else with_unittest(speaker, files)
+
+
+if __name__ == "__main__":
+    main()

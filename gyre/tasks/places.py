@@ -1,0 +1,36 @@
+"""The absolute places that tasks of containers speak of, and what they are here.
+
+/app (or another workdir) is the workspace, /tests the tests, /solution the reference solution and /logs a folder of the
+execution's own, in which tests leave /logs/verifier/reward.txt or reward.json.
+"""
+
+import re
+from pathlib import Path
+
+TESTS, SOLUTION, LOGS, APP = "/tests", "/solution", "/logs", "/app"
+_TEXTS = ("instruction.md", "tests", "solution")
+_MOST_BYTES = 1 << 20
+
+
+def fixed_places(path: Path, workdir: str = "") -> tuple[str, ...]:
+    """Those places that a task's instruction, tests or solution name.
+
+    Not those that are the default of a variable, as in `${TESTS_DIR:-/tests}`.
+    """
+    names = sorted({TESTS, SOLUTION, LOGS, APP, *([workdir] if workdir else [])})
+    wanted = {name: re.compile(rf"(?<![\w.~/}}$-])(?<!:-){re.escape(name)}(?![\w.-])") for name in names}
+    texts = [_text(file) for top in _TEXTS for file in _files(path / top)]
+    return tuple(name for name in names if any(wanted[name].search(text) for text in texts))
+
+
+def _files(top: Path) -> list[Path]:
+    return sorted(path for path in top.rglob("*") if path.is_file()) if top.is_dir() else [top] * top.is_file()
+
+
+def _text(file: Path) -> str:
+    if file.stat().st_size > _MOST_BYTES:
+        return ""
+    try:
+        return file.read_text(encoding="utf-8")
+    except ValueError:
+        return ""
