@@ -44,6 +44,8 @@ class Limits:
     """
     duplicate_window_seconds: float = 600.0
     """A commit sent again within this time is stored once."""
+    replicas: int | None = None
+    """Servers of a cluster that hold each stream; None: as many as do, one for a new stream."""
 
     def deliveries(self, queue: QueueName) -> int:
         """Deliveries of an item of this queue before it is parked."""
@@ -86,20 +88,21 @@ def sources(run: str, queue: QueueName) -> tuple[str, str]:
 
 async def provision(link: Link, run: str, limits: Limits) -> None:
     """Make the run's streams and queue consumers, or bring existing ones to these limits; repeating it is harmless."""
-    await _stream(link, _log(ev_stream(run), f"ev.{run}.>", limits.ev_bytes, limits))
-    await _stream(link, _log(call_stream(run), f"call.{run}.>", limits.call_bytes, limits))
-    await _stream(link, _advisories(run))
+    await _stream(link, _log(ev_stream(run), f"ev.{run}.>", limits.ev_bytes, limits), limits)
+    await _stream(link, _log(call_stream(run), f"call.{run}.>", limits.call_bytes, limits), limits)
+    await _stream(link, _advisories(run), limits)
     for queue in QUEUES:
         stream = queue_stream(run, queue)
-        await _stream(link, _queue(run, queue))
+        await _stream(link, _queue(run, queue), limits)
         await _settle(
             link, f"CONSUMER.CREATE.{stream}.{WORKER}", {"stream_name": stream, "config": _worker(queue, limits)}
         )
 
 
-async def _stream(link: Link, config: api.StreamConfig) -> None:
+async def _stream(link: Link, config: api.StreamConfig, limits: Limits) -> None:
     found = await link.api(f"STREAM.INFO.{config.name}")
     call = "CREATE" if "error" in found else "UPDATE"
+    config.num_replicas = limits.replicas or found.get("config", {}).get("num_replicas", 1)
     await _settle(link, f"STREAM.{call}.{config.name}", config.as_dict())
 
 

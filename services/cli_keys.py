@@ -12,6 +12,10 @@ def keys(
     folder: Annotated[Path, typer.Argument(help="Folder to write to: one folder a service.")],
     run: Annotated[str, typer.Option(help="Name of the run that the users of its NATS server may work in.")],
     renew: Annotated[bool, typer.Option("--renew", help="Also those that are there.")] = False,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST[:PORT]", help="Each NATS server of a cluster, as the others reach it; repeatable."),
+    ] = None,
 ) -> None:
     """Make a password for each service, and the configuration of a NATS server that knows them.
 
@@ -20,7 +24,7 @@ def keys(
     from services.keys import write_keys
 
     with Errors():
-        write_keys(folder, run, renew)
+        write_keys(folder, run, renew, server or ())
 
 
 COMMANDS = (keys,)

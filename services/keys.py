@@ -6,6 +6,7 @@ A file in a service's folder is a variable of its environment. `nats` and `click
 
 import hashlib
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
@@ -31,34 +32,60 @@ _USERS = """<clickhouse>
 </clickhouse>
 """
 _SERVER = """# Written by `gyre keys`: do not edit.
-server_name: gyre
+server_name: {name}
 port: 4222
 http: 8222
 max_pending: 256MB
 write_deadline: 10s
-jetstream {
+jetstream {{
   store_dir: /data
   max_mem: 256MB
   max_file: 1TB
   sync_interval: always
-}
+}}
 """
+_CLUSTER = """cluster {{
+  name: gyre
+  port: 6222
+  authorization {{ user: route, password: {password} }}
+  routes: [{routes}]
+}}
+"""
+NAME = "NATS_NAME"
+"""Variable that tells each server of a cluster its own name."""
 
 
-def write_keys(folder: Path, run: str, renew: bool = False) -> None:
-    """Write them; secrets that are there stay, unless all are to be renewed. Raises `OSError`."""
+def write_keys(folder: Path, run: str, renew: bool = False, servers: Sequence[str] = ()) -> None:
+    """Write them; secrets that are there stay, unless all are to be renewed.
+
+    Args:
+        folder: one folder a service is made in it.
+        run: the only one in which the users may work.
+        renew: draw all anew.
+        servers: host or host:port of each NATS server of a cluster, as they reach each other; none: one by itself.
+    Raises:
+        OSError: the folder cannot be written.
+    """
     keep = _renewed if renew else _kept
     for user in users.USERS:
         _write(folder / user / USER, user)
         keep(folder / user / PASSWORD)
     authorization = users.authorization(run, lambda user: _quoted((folder / user / PASSWORD).read_text()))
-    _write(folder / "nats" / "nats.conf", _SERVER + authorization)
+    cluster = _cluster(servers, keep(folder / "routes" / "password")) if servers else ""
+    name = f"${NAME}" if servers else "gyre"
+    _write(folder / "nats" / "nats.conf", _SERVER.format(name=name) + cluster + authorization)
     warehouse = keep(folder / "warehouse" / "password")
     for user in WAREHOUSE_USERS:
         _write(folder / user / WAREHOUSE, f"http://gyre:{warehouse}@clickhouse:8123/gyre")
     keep(folder / "dashboard" / TOKEN)
     listed = _write(folder / "clickhouse" / "users.xml", _USERS.format(hashlib.sha256(warehouse.encode()).hexdigest()))
     listed.chmod(0o444)  # that image has a user of its own; no other service sees the folder
+
+
+def _cluster(servers: Sequence[str], password: str) -> str:
+    reached = (each if ":" in each else f"{each}:6222" for each in servers)
+    routes = ", ".join(_quoted(f"nats-route://route:{password}@{each}") for each in reached)
+    return _CLUSTER.format(password=_quoted(password), routes=routes)
 
 
 def _kept(path: Path) -> str:

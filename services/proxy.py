@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ from services.proxy_world import ADAPTER, World
 from services.speaker import Speaker
 
 KEEP_ALIVE_SECONDS = 10.0
+PORT = "GYRE_PROXY_PORT"
 _BIND_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 _SEAL_PAUSE_SECONDS = 1.0
@@ -69,7 +71,8 @@ class ProxySettings:
     address: str = ""
     """What harnesses are told instead of `host`, where they are elsewhere."""
     port: int = 0
-    """0: the one that `proxy.url` names, so that a restarted proxy is found again; else any free one."""
+    """From `GYRE_PROXY_PORT`, where a network's rules name one. 0: the one that `proxy.url` names, so that a restarted
+    proxy is found again; else any free one."""
     harness: str = "auto"
     """Whose marks tell main calls, sub-agents and summaries apart: see `gyre.proxy.adapters.registry.find_adapter`."""
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
@@ -99,6 +102,7 @@ async def serve(place: Place, bus: BusPort) -> None:
         harness=config.harness.adapter,
         host=listening(),
         address=reached(),
+        port=int(os.environ.get(PORT, "0")),
         handoff_seconds=config.cells.handoff_seconds,
         trainers=config.cells.trainers,
     )

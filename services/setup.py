@@ -194,7 +194,7 @@ async def _renew(folder: Path, run: str, url: str, max_bytes: int | None) -> Non
 
 async def _begin(config: Config, run: str, folder: Path, url: str, started: RunStarted) -> None:
     most = config.bus.max_bytes
-    limits = Limits(ev_bytes=most, call_bytes=most, ack_wait_seconds=LEASE_SECONDS)
+    limits = Limits(most, most, ack_wait_seconds=LEASE_SECONDS, replicas=config.bus.replicas)
     instance = new_instance("control")
     sync = config.bus.durability
     bus = await Bus.connect(
