@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gyre.config_containers import DockerSection, KubernetesSection
 from gyre.config_section import Count, Positive, Section
 
 
@@ -30,3 +31,7 @@ class SandboxSection(Section):
     visible: tuple[Annotated[str, Field(pattern=r"^/[^/]")], ...] = ()
     """Further folders and files of this machine that every execution may read where not all are visible, absolute:
     a harness that is installed in a home folder, say."""
+    image: str = ""
+    """Image of every execution whose task names none of its own; only where executions are containers."""
+    docker: DockerSection = DockerSection()
+    kubernetes: KubernetesSection = KubernetesSection()

@@ -63,6 +63,14 @@ class Episodes:
         """The private folder of an execution."""
         return self._folder / "work" / execution
 
+    async def end_leftovers(self, execution: str) -> int:
+        """End what an execution left running whose runner is gone; how many processes or containers that were."""
+        try:
+            return await self._sandbox.end_leftovers(self.box(execution))
+        except SandboxError as error:
+            LOG.warning("%s: what it left cannot be ended: %s", execution, error)
+            return 0
+
     async def token(self, execution: str) -> str:
         """The bearer token of an execution; waits until the proxy has written its key."""
         return execution_token(await _content(self._folder / "proxy.key"), execution)

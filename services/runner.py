@@ -18,7 +18,6 @@ from bus.log import BusPort, Delivery, Expect, Stored
 from gyre.config import Config
 from gyre.proxy.tokens import token_digest
 from gyre.sandboxes.make import make_sandbox
-from gyre.sandboxes.orphans import kill_leftovers
 from gyre.tasks.folder import load_tasks
 from schemas.dispatch import (
     CancellationRequested,
@@ -243,8 +242,10 @@ class Runner:
         if not isinstance(launched, ExecutionLaunched):
             return
         box = self._episodes.box(launched.execution)
-        killed = await asyncio.to_thread(kill_leftovers, box)
-        LOG.warning("%s: its runner %s is gone; %d processes killed", launched.execution, launched.runner, killed)
+        killed = await self._episodes.end_leftovers(launched.execution)
+        LOG.warning(
+            "%s: its runner %s is gone; %d processes or containers ended", launched.execution, launched.runner, killed
+        )
         detail, state = f"its runner {launched.runner} ended before it did", None
         if (box / "ws").is_dir():
             state, detail = await keep_workspace(self._bus.blobs, box / "ws", detail)

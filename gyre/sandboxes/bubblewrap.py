@@ -18,6 +18,7 @@ from pathlib import Path
 from gyre.sandboxes import doorway, seccomp
 from gyre.sandboxes.family import children
 from gyre.sandboxes.local import Launch, Local, bounded, cpu_seconds, signal_group
+from gyre.sandboxes.orphans import kill_leftovers
 from gyre.sandboxes.port import Command, Ended, Limits, SandboxError
 from gyre.sandboxes.view import interpreter, view
 
@@ -74,6 +75,10 @@ class BubblewrapSandbox:
         if ended.exit_code == 1 and ended.output.startswith(b"bwrap: ") and b"execvp" not in ended.output:
             raise SandboxError(f"command {command.arguments[0]!r}: cannot be started: {ended.last_line}")
         return ended
+
+    async def end_leftovers(self, box: Path) -> int:
+        """See `Sandbox`."""
+        return await asyncio.to_thread(kill_leftovers, box)
 
     async def close(self) -> None:
         """Let go of the filter; each call of `run` has ended with all that its command started."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gyre.config_sandbox import SandboxSection
 from gyre.sandboxes.bubblewrap import BubblewrapSandbox, check_bubblewrap
-from gyre.sandboxes.port import Limits, Sandbox, SandboxError
+from gyre.sandboxes.port import Limits, Sandbox
 from gyre.sandboxes.process import ProcessSandbox
 
 _MB = 1 << 20
@@ -20,15 +20,18 @@ def make_sandbox(section: SandboxSection, hidden: Path | None = None) -> Sandbox
     Raises:
         SandboxError: it cannot work here; one line with the way out.
     """
+    visible = tuple(map(Path, section.visible))
     if section.kind == "process":
         return ProcessSandbox(limits_of(section))
     if section.kind == "bubblewrap":
-        return BubblewrapSandbox(limits_of(section), tuple(map(Path, section.visible)), hidden)
+        return BubblewrapSandbox(limits_of(section), visible, hidden)
     if section.kind == "docker":
         from gyre.sandboxes.docker import DockerSandbox
 
-        return DockerSandbox(section.docker, section.image, limits_of(section))
-    raise SandboxError(f"sandbox.kind = {section.kind}: is not there yet; use process")
+        return DockerSandbox(section.docker, section.image, limits_of(section), visible)
+    from gyre.sandboxes.kubernetes import KubernetesSandbox
+
+    return KubernetesSandbox(section.kubernetes, section.image, limits_of(section), visible)
 
 
 def check_sandbox(section: SandboxSection) -> None:

@@ -100,5 +100,8 @@ class Sandbox(Protocol):
         Cancelling this call kills the command at once. Raises `SandboxError` when it cannot be started.
         """
 
+    async def end_leftovers(self, box: Path) -> int:
+        """End what still runs in a box whose sandbox is gone, whoever's it was; how many that were."""
+
     async def close(self) -> None:
         """End what runs; then nothing of this sandbox is left: processes, mounts, containers, sockets."""

@@ -10,8 +10,10 @@ import asyncio
 import os
 import shutil
 import signal
+from pathlib import Path
 
 from gyre.sandboxes.local import Launch, Local, signal_group
+from gyre.sandboxes.orphans import kill_leftovers
 from gyre.sandboxes.port import Command, Ended, Limits
 
 # What a command needs none of: to mount, to trace, to load, to set clocks and networks, to make devices.
@@ -50,6 +52,10 @@ class ProcessSandbox:
         """See `Sandbox`."""
         launch = Launch((*self._wrapper, *command.arguments), lambda leader: signal_group(leader, signal.SIGTERM))
         return await self._local.run(command, launch, stop)
+
+    async def end_leftovers(self, box: Path) -> int:
+        """See `Sandbox`."""
+        return await asyncio.to_thread(kill_leftovers, box)
 
     async def close(self) -> None:
         """Nothing is left where no call of `run` is: each ends with all that its command started."""

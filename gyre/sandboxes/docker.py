@@ -1,0 +1,239 @@
+"""A command in a container of its own, beside this process: a sibling, made by the Docker engine.
+
+Nothing is shared with it but its box and what it may see: no capability, no way to gain one, a root that cannot be
+written, a user that is not root, no network. Where it may reach something, it shares the empty network of a second
+container, the door: that one only hands a listening socket out to this process (`doorway`), so that any image will do
+for the command. Starting and ending one costs about half a second, and a door as much again.
+
+Containers are labelled with their owner. One that ends in order leaves none; what a killed one left is removed by
+whoever of its kind comes next, or is there and looks every half minute.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from pathlib import Path
+
+from gyre.config_containers import DockerSection
+from gyre.sandboxes import doorway
+from gyre.sandboxes.docker_engine import Engine, NoContainer
+from gyre.sandboxes.docker_spec import LABEL, Body
+from gyre.sandboxes.owners import BOX, DOOR, Owner
+from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError
+from gyre.sandboxes.watching import Output, first_ending, furnish, overfull, said_of
+
+LOG = logging.getLogger(__name__)
+_REAP_SECONDS = 30.0
+_NOBODY = "65534:65534"
+_SIGNALS = range(129, 160)
+_OPEN = "import signal; print('open', flush=True); signal.pause()"
+
+
+class DockerSandbox:
+    """Implements `Sandbox`."""
+
+    def __init__(self, chosen: DockerSection, image: str, limits: Limits, visible: tuple[Path, ...] = ()) -> None:
+        """Nothing is asked of the engine before the first command; `image`: where a command names none."""
+        self._chosen, self._image, self._limits = chosen, image, limits
+        self._user = chosen.user or (f"{os.getuid()}:{os.getgid()}" if os.getuid() else _NOBODY)
+        self._body = Body(limits, self._user, chosen.mounts, chosen.scratch_mb, visible)
+        self._engine = Engine(Path(chosen.socket))
+        self._owner = Owner()
+        self._numbers = itertools.count()
+        self._live: set[str] = set()
+        self._reaper: asyncio.Task[None] | None = None
+
+    def address(self, url: str) -> str:
+        """At its own loopback, where its doorway listens."""
+        return doorway.inside(url)
+
+    async def run(self, command: Command, stop: asyncio.Event | None = None) -> Ended:
+        """See `Sandbox`."""
+        began = time.monotonic()
+        await self._begin()
+        await asyncio.to_thread(furnish, command.box, *(int(each) for each in self._user.split(":")))
+        async with self._container(command) as container:
+            return await self._run(container, command, stop, began)
+
+    async def end_leftovers(self, box: Path) -> int:
+        """See `Sandbox`."""
+        found = [each for each in await self._engine.labelled(LABEL) if each["Labels"].get(BOX) == str(box)]
+        await asyncio.gather(*(self._engine.remove(each["Id"]) for each in found))
+        return len(found)
+
+    async def close(self) -> None:
+        """See `Sandbox`."""
+        if self._reaper is not None:
+            self._reaper.cancel()
+            await asyncio.gather(self._reaper, return_exceptions=True)
+            with contextlib.suppress(SandboxError):
+                for each in await self._engine.labelled(f"gyre.owner={self._owner.name}"):
+                    await self._engine.remove(each["Id"])
+        await self._engine.close()
+        self._owner.close()
+
+    async def _begin(self) -> None:
+        """Before the first command: remove what others left, from now on regularly."""
+        if self._reaper is None:
+            self._reaper = asyncio.create_task(self._reap_regularly())
+            try:
+                await self._reap()
+            except BaseException:
+                self._reaper.cancel()
+                self._reaper = None
+                raise
+
+    async def _reap_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(_REAP_SECONDS)
+            try:
+                await self._reap()
+            except SandboxError as error:
+                LOG.warning("%s", error)
+
+    async def _reap(self) -> None:
+        for each in await self._engine.labelled(LABEL):
+            name = each["Names"][0].lstrip("/")
+            if self._owner.left(each["Labels"], name in self._live):
+                LOG.warning("container %s: nobody waits for it; removed", name)
+                await self._engine.remove(each["Id"])
+                if door := each["Labels"].get(DOOR):
+                    await asyncio.to_thread(_forget, Path(door))
+
+    @contextlib.asynccontextmanager
+    async def _container(self, command: Command) -> AsyncIterator[str]:
+        """A container for a command, not started yet; removed at the end, whatever happens."""
+        image = command.image or self._image
+        if not image:
+            raise SandboxError("sandbox.image: empty, and the task names none; set it to an image with its tools")
+        name = f"gyre-{self._owner.name}-{next(self._numbers)}"
+        seconds = command.deadline_seconds + command.grace_seconds
+        labels = self._owner.labels(command.box, seconds)
+        async with self._network(command, f"{name}-door", labels) as network:
+            body = self._body.of(command, image, labels, network)
+            async with self._alive(name):
+                yield await self._made(name, body, image)
+
+    @contextlib.asynccontextmanager
+    async def _network(self, command: Command, name: str, labels: Mapping[str, str]) -> AsyncIterator[str]:
+        """What a command has for a network: none, or that of a door which listens already."""
+        if not command.reach:
+            yield "none"
+            return
+        folder = command.box.parent / f".{name}"
+        folder.mkdir(mode=0o700)
+        try:
+            async with doorway.doorway(command.reach, folder) as door, self._alive(name):
+                yield f"container:{await self._opened(name, door, labels)}"
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def _opened(self, name: str, door: Path, labels: Mapping[str, str]) -> str:
+        image = self._chosen.door_image or self._image
+        program = ("python3", "-I", "-S", "-c")
+        arguments = (*program, doorway.ENTER.read_text(), str(door), str(doorway.PORT), *program, _OPEN)
+        body = self._body.door(arguments, door.parent, image, {**labels, DOOR: str(door.parent)})
+        container = await self._made(name, body, image)
+        async with self._engine.output(container) as pieces:
+            await self._engine.start(container)
+            said = await anext(pieces, b"it ended")
+        if said.strip() != b"open":
+            raise SandboxError(
+                f"sandbox.docker.door_image: {image} opened no door: {said.decode(errors='replace')}"[:300]
+            )
+        return container
+
+    @contextlib.asynccontextmanager
+    async def _alive(self, name: str) -> AsyncIterator[None]:
+        """For as long as somebody waits for a container of this name; then there is none, whatever happened."""
+        self._live.add(name)
+        try:
+            yield
+        finally:
+            self._live.discard(name)
+            await self._engine.remove(name)
+
+    async def _made(self, name: str, body: dict[str, object], image: str) -> str:
+        try:
+            return await self._engine.create(name, body)
+        except NoContainer as error:
+            if "No such image" not in str(error):
+                raise
+        if self._chosen.pull == "never":
+            raise SandboxError(
+                f"image {image}: is not on this machine, and none is fetched; `docker pull {image}`, or set "
+                'sandbox.docker.pull = "missing"'
+            )
+        await self._engine.pull(image)
+        return await self._engine.create(name, body)
+
+    async def _run(self, container: str, command: Command, stop: asyncio.Event | None, began: float) -> Ended:
+        output = Output(self._limits)
+        async with self._engine.output(container) as pieces:
+            reading = asyncio.create_task(output.take(pieces))
+            exited: asyncio.Task[int] | None = None
+            try:
+                await self._started(container, command)
+                exited = asyncio.create_task(self._engine.wait(container))
+                ending = await self._ending(container, exited, command, stop, output)
+                code = await exited
+                await asyncio.wait({reading})
+            finally:
+                for task in (reading, exited):
+                    if task is not None:
+                        task.cancel()
+        if ending == "exited" and code and await self._lacked_memory(container):
+            ending = "memory"
+        reason = said_of(ending, command.deadline_seconds, self._limits)
+        status = 128 - code if code in _SIGNALS else code
+        return Ended(ending, status, time.monotonic() - began, bytes(output.kept), reason)
+
+    async def _started(self, container: str, command: Command) -> None:
+        try:
+            await self._engine.start(container)
+        except SandboxError as error:
+            raise SandboxError(f"command {command.arguments[0]!r}: cannot be started: {error}") from error
+
+    async def _ending(
+        self,
+        container: str,
+        exited: "asyncio.Task[int]",
+        command: Command,
+        stop: asyncio.Event | None,
+        output: Output,
+    ) -> Ending:
+        """Wait for whatever ends it first; if that is not itself, ask it to end, then kill it."""
+        limits: dict[Ending, Awaitable[None]] = {
+            "disk": overfull(command.box, self._limits),
+            "processes": self._crowded(container),
+            "output": output.too_much(),
+        }
+        ending = await first_ending(exited, command, stop, limits)
+        if ending != "exited":
+            with contextlib.suppress(NoContainer):
+                await self._engine.kill(container, "SIGTERM")
+                await asyncio.wait({exited}, timeout=command.grace_seconds)
+                await self._engine.kill(container, "SIGKILL")
+        return ending
+
+    async def _crowded(self, container: str) -> None:
+        """Returns when it has as many processes as it may."""
+        while True:
+            await asyncio.sleep(self._limits.look_seconds)
+            if await self._engine.processes(container) >= self._limits.processes:
+                return
+
+    async def _lacked_memory(self, container: str) -> bool:
+        return bool((await self._engine.inspect(container))["State"]["OOMKilled"])
+
+
+def _forget(door: Path) -> None:
+    """The folder of a door that nobody holds any more, where it is seen here."""
+    with contextlib.suppress(OSError):
+        (door / "door").unlink(missing_ok=True)
+        door.rmdir()

@@ -1,0 +1,105 @@
+"""What a Docker engine is told of a sandbox: pure, from a command to the body of `POST /containers/create`."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gyre.sandboxes.port import Command, Limits
+from gyre.sandboxes.shown import environment, outermost
+
+LABEL = "gyre.sandbox"
+"""Every container of a sandbox has it."""
+_DOOR_BYTES, _DOOR_PROCESSES = 64 << 20, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What all containers of one sandbox have in common."""
+
+    limits: Limits
+    user: str
+    """uid:gid"""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """As `DockerSection.mounts`."""
+    scratch_mb: int = 256
+    visible: tuple[Path, ...] = ()
+    """Shown to every command besides what it asks for itself."""
+
+    def of(self, command: Command, image: str, labels: Mapping[str, str], network: str = "none") -> dict[str, Any]:
+        """The container of one command. Raises `SandboxError` for a folder that it would not see."""
+        shown = outermost(command, self.visible)
+        seen = [self.mount(command.box), *(self.mount(path, read_only=True) for path in shown)]
+        return {
+            **self._process(command.arguments, environment(command), labels, image),
+            "WorkingDir": str(command.folder),
+            "HostConfig": {
+                **self._hardened(network),
+                "Memory": self.limits.memory_bytes,
+                "MemorySwap": self.limits.memory_bytes,
+                "PidsLimit": self.limits.processes,
+                "NanoCpus": int((self.limits.cpus or 0) * 1e9),
+                "Mounts": [each for each in seen if each],
+                "Ulimits": [_ulimit("fsize", self.limits.file_bytes), _ulimit("nofile", self.limits.open_files)],
+            },
+        }
+
+    def door(self, arguments: tuple[str, ...], folder: Path, image: str, labels: Mapping[str, str]) -> dict[str, Any]:
+        """The container whose network a command shares; `folder` holds the way out of it, and is this process's own."""
+        return {
+            **self._process(arguments, {}, labels, image),
+            "User": f"{os.getuid()}:{os.getgid()}",
+            "HostConfig": {
+                **self._hardened("none"),
+                "Memory": _DOOR_BYTES,
+                "MemorySwap": _DOOR_BYTES,
+                "PidsLimit": _DOOR_PROCESSES,
+                "Mounts": [each for each in [self.mount(folder)] if each],
+            },
+        }
+
+    def mount(self, path: Path, *, read_only: bool = False) -> dict[str, Any] | None:
+        """How the engine finds a path of ours, to be mounted at the same place; None: images have it themselves."""
+        inside = (each for each in sorted(self.mounts, key=len, reverse=True) if path.is_relative_to(each))
+        prefix = next(inside, None)
+        told = {"Target": str(path), "ReadOnly": read_only}
+        if prefix is None:
+            return {**told, "Type": "bind", "Source": str(path)}
+        source, rest = self.mounts[prefix], path.relative_to(prefix)
+        if not source:
+            return None
+        if source.startswith("/"):
+            return {**told, "Type": "bind", "Source": str(source / rest)}
+        part = {"Subpath": str(rest)} if rest.parts else {}
+        return {**told, "Type": "volume", "Source": source, "VolumeOptions": {"NoCopy": True, **part}}
+
+    def _process(
+        self, arguments: tuple[str, ...], variables: Mapping[str, str], labels: Mapping[str, str], image: str
+    ) -> dict[str, Any]:
+        return {
+            "Image": image,
+            "Entrypoint": list(arguments[:1]),
+            "Cmd": list(arguments[1:]),
+            "Env": [f"{name}={value}" for name, value in variables.items()],
+            "User": self.user,
+            "Labels": {LABEL: "1", **labels},
+            "Healthcheck": {"Test": ["NONE"]},
+        }
+
+    def _hardened(self, network: str) -> dict[str, Any]:
+        return {
+            "NetworkMode": network,
+            "Init": True,
+            "ReadonlyRootfs": True,
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges:true"],
+            "IpcMode": "private",
+            "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={self.scratch_mb}m"},  # noqa: S108 - in the image
+            "LogConfig": {"Type": "none"},
+            "RestartPolicy": {"Name": "no"},
+        }
+
+
+def _ulimit(name: str, most: int) -> dict[str, Any]:
+    return {"Name": name, "Soft": most, "Hard": most}

@@ -1,0 +1,69 @@
+"""Who made a container, and whether that process is still there: it holds a lock that the kernel lets go of at its end.
+
+The lock lies beside the boxes, so whoever sees those can tell. Where it cannot be seen (another run's folder, another
+machine), a container counts as left once its time is up.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+OWNER, LOCK, BOX, UNTIL = "gyre.owner", "gyre.lock", "gyre.box", "gyre.until"
+"""Labels of a container: its owner, the owner's lock, the command's box, and when its time is surely up (UTC, s)."""
+DOOR = "gyre.door"
+"""Label of a door: its folder, which is its owner's."""
+_SPARE_SECONDS = 600.0
+
+
+class Owner:
+    """This process, as containers name it."""
+
+    def __init__(self) -> None:
+        """Nothing is held before the first label is asked for."""
+        self.name = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self._lock: Path | None = None
+        self._descriptor = -1
+
+    def labels(self, box: Path, seconds: float) -> dict[str, str]:
+        """For a container that works in this box for so long at most."""
+        until = int(time.time() + seconds + _SPARE_SECONDS)
+        return {OWNER: self.name, LOCK: str(self._held(box.parent)), BOX: str(box), UNTIL: str(until)}
+
+    def left(self, labels: Mapping[str, str], live: bool) -> bool:
+        """Whether nobody waits for a container: its owner is gone, or is this one and it is not `live`."""
+        if labels.get(OWNER) == self.name:
+            return not live
+        return gone(Path(labels.get(LOCK, "/"))) or float(labels.get(UNTIL, "inf")) < time.time()
+
+    def close(self) -> None:
+        """Be gone."""
+        if self._lock is not None:
+            self._lock.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._lock = None
+
+    def _held(self, folder: Path) -> Path:
+        if self._lock is None:
+            path = folder / f".owner-{self.name}"
+            self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            with contextlib.suppress(OSError):  # a file system without locks: time has to tell
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            self._lock = path
+        return self._lock
+
+
+def gone(lock: Path) -> bool:
+    """Whether the owner of this lock is surely not there any more."""
+    if not lock.parent.is_dir() or lock.parent == lock:
+        return False
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,40 @@
+"""A Docker engine, where the machine has one."""
+
+import http.client
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+SOCKET = Path(os.environ.get("GYRE_TEST_DOCKER", "/var/run/docker.sock"))
+IMAGE = os.environ.get("GYRE_TEST_IMAGE", "python:3.11-slim-bookworm")
+"""With a shell and python3."""
+
+
+def asked(path: str) -> tuple[int, object]:
+    """What the engine says: status and body."""
+    connection = http.client.HTTPConnection("docker", timeout=10)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(10)
+    connection.sock.connect(str(SOCKET))
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+    finally:
+        connection.close()
+
+
+def lacking() -> str:
+    """Why no container can be started here; empty where one can."""
+    try:
+        status, _ = asked(f"/images/{IMAGE}/json")
+    except OSError as error:
+        return f"no Docker engine answers at {SOCKET}: {error}"
+    return "" if status == 200 else f"the Docker engine has no image {IMAGE}"
+
+
+WHY = lacking()
+on_an_engine = pytest.mark.skipif(bool(WHY), reason=WHY or "there is one")
