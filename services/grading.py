@@ -30,7 +30,7 @@ class Sandboxed:
 
     def image(self, task: Task) -> str:
         """See `Run`."""
-        return self._image
+        return self._image or task.image
 
     async def clear(self, box: Path) -> None:
         """See `Run`."""

@@ -98,7 +98,7 @@ class Run(Protocol):
         """Kind of the sandbox."""
 
     def image(self, task: Task) -> str:
-        """Container image for a task's tests; "" where there is none to choose."""
+        """Container image for a task's tests; "": whatever the sandbox takes where none is named."""
 
     async def clear(self, box: Path) -> None:
         """Remove an errand's box, whatever its command made of it."""
