@@ -15,7 +15,7 @@ import orjson
 
 from bus.archive_file import summary
 from schemas.envelope import EVENT, Event
-from services.dashboard.rows import Change, known, row
+from services.dashboard.rows import Change, known, row, upsert
 
 LARGE = 200_000
 """Messages of EV beyond which an archive's columns are asked instead of its log being read."""
@@ -108,9 +108,9 @@ async def filled(archive: Path) -> Filled:
 
 
 def _table(name: str, keys: Sequence[str], columns: Sequence[str], found: list[list[Any]]) -> Iterator[Change]:
-    for values in found:
-        key = dict(zip(keys, values, strict=False))
-        yield row(name, key, dict(zip(columns, values[len(keys) :], strict=True)))
+    """One statement for all rows: there are hundreds of thousands."""
+    statement = upsert(name, tuple(keys), tuple(columns))
+    return ((statement, tuple(values)) for values in found)
 
 
 def _claims(found: list[list[Any]]) -> Iterator[Change]:

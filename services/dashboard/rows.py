@@ -71,7 +71,7 @@ def changes(sequence: int, at: float, event: Event) -> tuple[Change, ...]:
 
 def row(table: str, key: Mapping[str, Any], values: Mapping[str, Any]) -> Change:
     """A row with this key, made if it is not there; only what it does not say yet is set."""
-    return _upsert(table, tuple(key), tuple(values)), (*key.values(), *values.values())
+    return upsert(table, tuple(key), tuple(values)), (*key.values(), *values.values())
 
 
 def known(table: str, key: Mapping[str, Any], values: Mapping[str, Any]) -> Change:
@@ -80,7 +80,8 @@ def known(table: str, key: Mapping[str, Any], values: Mapping[str, Any]) -> Chan
 
 
 @cache
-def _upsert(table: str, keys: tuple[str, ...], columns: tuple[str, ...]) -> str:
+def upsert(table: str, keys: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    """The statement of `row`: it takes the keys' values, then the columns'."""
     names, marks = ", ".join((*keys, *columns)), ", ".join("?" * (len(keys) + len(columns)))
     sets = ", ".join(f"{each} = COALESCE({table}.{each}, excluded.{each})" for each in columns)
     return (

@@ -18,6 +18,7 @@ from services.dashboard.rows import TABLES, Change
 Ask = Callable[[str, Mapping[str, Any]], list[tuple[Any, ...]]]
 """SQL and its parameters to rows."""
 _SETTINGS = "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE;"
+_INDEXES = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'executions' AND sql IS NOT NULL"
 
 
 class Store:
@@ -37,6 +38,15 @@ class Store:
         """Make changes; questions see them after `keep`."""
         for statement, alike in groupby(changes, itemgetter(0)):
             self._writer.executemany(statement, map(itemgetter(1), alike))
+
+    def fill(self, changes: Iterable[Change]) -> None:
+        """Make very many changes to empty tables: the indexes of the longest one are made afterwards."""
+        indexes = self._writer.execute(_INDEXES).fetchall()
+        for name, _ in indexes:
+            self._writer.execute(f"DROP INDEX {name}")
+        self.apply(changes)
+        for _, statement in indexes:
+            self._writer.execute(statement)
 
     def keep(self) -> None:
         """Let questions see all changes so far."""

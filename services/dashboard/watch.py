@@ -162,7 +162,7 @@ class Watch:
     def _fill(self, found: Filled) -> None:
         """All of a large archive at once: nothing of its log has to be read for it."""
         self._zero, self._last, self._counted = found.zero, found.latest, False
-        self.store.apply(found.rows)
+        self.store.fill(found.rows)
         for told in found.told:
             self._hear(*told)
         self._sequence = found.head
