@@ -45,8 +45,6 @@ class Body:
         Raises:
             SandboxError: a folder of the command lies in no claim, or would not be seen.
         """
-        places = self._places(command)
-        user, group = (int(each) for each in self.chosen.user.split(":"))
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -59,29 +57,33 @@ class Body:
                 },
                 "annotations": dict(owner),
             },
-            "spec": {
-                "restartPolicy": "Never",
-                "activeDeadlineSeconds": math.ceil(
-                    command.deadline_seconds + command.grace_seconds + self.chosen.schedule_seconds + _SPARE_SECONDS
-                ),
-                "terminationGracePeriodSeconds": math.ceil(command.grace_seconds),
-                "automountServiceAccountToken": False,
-                "enableServiceLinks": False,
-                "hostname": SANDBOX,
-                "hostAliases": [{"ip": ip, "hostnames": [host]} for ip, host in hosts.items()],
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "runAsUser": user,
-                    "runAsGroup": group,
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
-                **({"runtimeClassName": self.chosen.runtime_class} if self.chosen.runtime_class else {}),
-                "containers": [self._container(command, image, places)],
-                "volumes": [
-                    *({"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in _claims(places)),
-                    {"name": "tmp", "emptyDir": {"sizeLimit": f"{self.chosen.scratch_mb}Mi"}},
-                ],
+            "spec": self._spec(command, image, hosts),
+        }
+
+    def _spec(self, command: Command, image: str, hosts: Mapping[str, str]) -> dict[str, Any]:
+        places, chosen = self._places(command), self.chosen
+        user, group = (int(each) for each in chosen.user.split(":"))
+        wait = command.deadline_seconds + command.grace_seconds + chosen.schedule_seconds
+        return {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": math.ceil(wait + _SPARE_SECONDS),
+            "terminationGracePeriodSeconds": math.ceil(command.grace_seconds),
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "hostname": SANDBOX,
+            "hostAliases": [{"ip": ip, "hostnames": [host]} for ip, host in hosts.items()],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": user,
+                "runAsGroup": group,
+                "seccompProfile": {"type": "RuntimeDefault"},
             },
+            **({"runtimeClassName": chosen.runtime_class} if chosen.runtime_class else {}),
+            "containers": [self._container(command, image, places)],
+            "volumes": [
+                *({"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in _claims(places)),
+                {"name": "tmp", "emptyDir": {"sizeLimit": f"{chosen.scratch_mb}Mi"}},
+            ],
         }
 
     def _container(self, command: Command, image: str, places: list[dict[str, Any]]) -> dict[str, Any]:
