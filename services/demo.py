@@ -9,7 +9,7 @@ from rich.console import Console
 
 from gyre.config import Config
 
-FILE = Path(__file__).parents[1] / "examples" / "demo.toml"
+FILE = Path(__file__).with_name("demo.toml")
 SHORT_STEPS = 10
 SHORT_EPISODES = 64
 PAPER = {

