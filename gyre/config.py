@@ -139,9 +139,9 @@ class ObjectiveSection(Section):
 
     name: Name = "gyre"
     """The algorithm: "gyre" (execution-level clip, capped token weights), "gspo", "grpo", "ppo" or "decoupled"."""
-    advantage: Literal["std", "mean", "median", "leave_one_out"] = "std"
+    advantage: Literal["std", "mean", "median", "median_mad", "leave_one_out"] = "std"
     """How rewards compare in a group: "std" is (r - mean) / std, "mean" is r - mean, "median" centres on the median,
-    "leave_one_out" on the mean of the others."""
+    "median_mad" divides by the median deviation from it too, "leave_one_out" centres on the mean of the others."""
     ratio_low: Positive = CLIPS["gyre"].low
     """Below it, what has A < 0 is clipped: an execution under gyre and gspo, a token elsewhere; dimensionless.
     The default is the algorithm's."""

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Literal
 
-from gyre.rl.estimators import leave_one_out, mean, median, std
+from gyre.rl.estimators import leave_one_out, mean, median, median_mad, std
 
-Kind = Literal["std", "mean", "median", "leave_one_out"]
+Kind = Literal["std", "mean", "median", "median_mad", "leave_one_out"]
 ESTIMATORS: Mapping[Kind, Callable[[Sequence[float]], tuple[float, float]]] = {
     "std": std.centre_and_scale,
     "mean": mean.centre_and_scale,
     "median": median.centre_and_scale,
+    "median_mad": median_mad.centre_and_scale,
     "leave_one_out": leave_one_out.centre_and_scale,
 }
 Rule = Callable[[Sequence[float | None], int], tuple[float, ...]]

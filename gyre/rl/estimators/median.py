@@ -1,4 +1,4 @@
-"""The median alone, the baseline of MC-GRPO: one outlier does not move everybody else."""
+"""The median alone, the baseline of MC-GRPO (Kim 2026): one outlier does not move everybody else."""
 
 import statistics
 from collections.abc import Sequence
