@@ -27,6 +27,7 @@ _NAMES: Mapping[str, str] = {
     "Array(String)": "tools",
     "Array(Nullable(Float64))": "scores",
     "Tuple(temperature Float64)": "sampling",
+    "Tuple(evaluator String, model String)": "provenance",
     "Array(Tuple(version UInt32, tokens UInt32))": "versions",
     "Array(Tuple(role String, tokens UInt64, targets UInt64))": "leaves",
     "Array(Tuple(standing String, reward Nullable(Float64)))": "outcomes",

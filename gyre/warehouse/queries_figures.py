@@ -135,6 +135,15 @@ FROM (
             "WHERE run = {run:String} ORDER BY step"
         ),
     ),
+    "publications": (
+        "Of each published version: how it travelled, bytes whole and as sent, share of values changed, s until served",
+        (
+            "SELECT version, body.transport::Nullable(String) AS transport, body.weights.size::UInt64 AS bytes, "
+            "body.sent::Nullable(UInt64) AS sent, body.changed::Nullable(Float64) AS changed, "
+            "body.seconds::Float64 AS seconds FROM (SELECT body.version::UInt32 AS version, body FROM events "
+            "WHERE run = {run:String} AND type = 'WeightsPublished') ORDER BY version"
+        ),
+    ),
     "consistency": (
         "Of each step: how far training's policy is from the rollout's: max |dlog p|, Pearson, k3, ESS, masked share",
         (

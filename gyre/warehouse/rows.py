@@ -91,10 +91,16 @@ def _said(commit: Payload) -> str | None:
         f"{producer['service']}\t{producer['instance']}\t{commit['commit']}\t{commit['causation']}"
         f"\t{commit['as_of']}\t{commit['correlation']}"
     )
-    known = all(event.keys() == _FIELDS[event["type"], event["v"]] for event in commit["events"])
+    known = all(_has_the_fields(event) for event in commit["events"])
     if not known or commit.keys() != _ENVELOPE or type(time) is not int or not _SAID.fullmatch(said):
         return None
     return f"{time}\t{said}"
+
+
+def _has_the_fields(event: Payload) -> bool:
+    """Of its model of today; those that came later are left out where nothing is said."""
+    every, later = _FIELDS[event["type"], event["v"]]
+    return every - later <= event.keys() <= every
 
 
 def _text(event: Payload) -> bytes:
@@ -172,5 +178,11 @@ def _part(annotation: Any) -> type[Model] | None:
     return next((part for each in get_args(annotation) if (part := _part(each)) is not None), None)
 
 
-_FIELDS = {(kind, current_version(model)): frozenset(model.model_fields) for kind, model in event_models().items()}
+_FIELDS = {
+    (kind, current_version(model)): (
+        frozenset(model.model_fields),
+        frozenset(name for name, each in model.model_fields.items() if each.exclude_if is not None),
+    )
+    for kind, model in event_models().items()
+}
 _PACKED = {kind: packed for kind, model in event_models().items() if (packed := _packed(model))}

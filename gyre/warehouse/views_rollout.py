@@ -78,7 +78,7 @@ FROM (
 _ASSESSMENTS = f"""
 SELECT e.run AS run, (e.ns - z.zero) / 1e9 AS at, e.assessment AS assessment, e.execution AS execution,
     e.designated AS designated, e.attempt AS attempt, e.valid::Bool AS valid, e.score AS score, e.seconds AS seconds,
-    e.branch AS branch, e.detail AS detail
+    e.branch AS branch, e.detail AS detail, e.provenance.evaluator AS evaluator, e.provenance.model AS judge
 FROM {timed("AssessmentRecorded")}
 """
 

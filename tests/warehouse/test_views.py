@@ -16,7 +16,7 @@ from gyre.warehouse.views import VIEWS
 from schemas.envelope import COMMIT
 from schemas.roles import RoleTransitionFailed, RoleTransitionRequested
 from tests.core.told import Told, a_run, asked, lost, moved
-from tests.core.world import registered
+from tests.core.world import WEIGHTS, registered
 from tests.warehouse.told import LOGPROBS, bare, committed, faulty, healthy, rows
 
 ALWAYS = {"terminations", "stage-times", "group-spread", "tool-use"}
@@ -67,6 +67,11 @@ def test_an_execution_is_one_row_from_dispatch_to_admission(ask: Ask) -> None:
     assert found["seconds"] == 5
     assert found["launched_at"] - found["dispatched_at"] == found["queue_seconds"]
     assert found["terminated_at"] < found["sealed_at"] < found["graded_at"] < found["admitted_at"]
+
+
+def test_a_publication_says_what_it_cost(ask: Ask) -> None:
+    told = {"version": 2, "transport": "store", "bytes": WEIGHTS.size, "sent": WEIGHTS.size // 4}
+    assert ask("publications") == [told | {"changed": 0.25, "seconds": 0.5}]
 
 
 def test_what_was_not_said_yet_is_null(ask: Ask) -> None:

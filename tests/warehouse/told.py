@@ -22,6 +22,7 @@ from schemas.rewards import (
     GroupReady,
     LeafSummary,
     Outcome,
+    Provenance,
     RewardAssigned,
     RewardUnresolved,
     TreeBuilt,
@@ -43,6 +44,7 @@ from schemas.training import (
     ReductionOpened,
     StreamClosed,
     TrajectoriesAdmitted,
+    WeightsPublished,
 )
 from tests.core.told import asked, moved
 from tests.core.world import DIGEST, WEIGHTS, registered
@@ -68,7 +70,8 @@ def healthy() -> Told:
         for place in range(2):
             told += executed(group, place, reward=float(place))
         told += [ready(group, [(0.0, "valid"), (1.0, "valid")])]
-    told += [*trained(1, (0, 1)), *trained(2, (2, 3)), asked(0, "rollout"), moved(0, "rollout"), evaluated(2, [1, 1])]
+    told += [*trained(1, (0, 1)), *trained(2, (2, 3)), published(2), asked(0, "rollout"), moved(0, "rollout")]
+    told += [evaluated(2, [1, 1])]
     return [*told, RunFinished(steps=2, dispatched=8, launched=8, terminated=8)]
 
 
@@ -83,6 +86,13 @@ def faulty() -> Told:
     told += [*executed(3, 0, reward=1), *executed(3, 1, reward=0, stage="setup")]
     told += [ready(3, [(1.0, "valid"), (0.0, "placeholder")])]
     return [*told, *trained(1, (0, 1)), *trained(2, (2, 3), reissued=True), evaluated(2, [0.5, float("nan")])]
+
+
+def published(version: int) -> WeightsPublished:
+    """As what changed."""
+    return WeightsPublished(
+        version=version, weights=WEIGHTS, seconds=0.5, transport="store", sent=WEIGHTS.size // 4, changed=0.25
+    )
 
 
 def rows(run: str, told: Told) -> list[bytes]:
@@ -158,6 +168,7 @@ def graded(execution: str, group: str, reward: float | None, *, placeholder: boo
     assessment = AssessmentRecorded(
         assessment=f"{execution}-a1", execution=execution, designated=True, attempt=1, state=None, branch=None,
         score=reward, valid=reward is not None, seconds=0.5, detail="" if reward is not None else "its tests crash",
+        provenance=Provenance(evaluator="judge", digest=DIGEST, model="wise") if reward is not None else None,
     )  # fmt: skip
     if reward is None:
         unresolved = RewardUnresolved(execution=execution, group=group, attempts=1, reason="its tests crash")
