@@ -23,6 +23,7 @@ from services import (
     cli_plot,
     cli_regrade,
     cli_simulate,
+    cli_tasks,
     cli_users,
 )
 from services.cli_errors import Errors, fail
@@ -47,6 +48,7 @@ Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs."
 
 
 app.add_typer(cli_log.app, name="log")
+app.add_typer(cli_tasks.app, name="tasks")
 for command in (
     *cli_inspect.COMMANDS,
     *cli_regrade.COMMANDS,

@@ -68,6 +68,27 @@ def bring(source: str, target: Path, seed: int = 0) -> tuple[Task, ...]:
     return load_tasks(target)
 
 
+def bring_each(source: str, target: Path, seed: int = 0) -> tuple[tuple[Task, ...], tuple[TaskError, ...]]:
+    """Like `bring`, but a bad task keeps no other one out: (tasks, what is wrong with those that are not among them).
+
+    Raises TaskError where the source as a whole cannot be used.
+    """
+    folder = Path(source).expanduser()
+    if source.startswith(WORDS) or not folder.is_dir():
+        return bring(source, target, seed), ()
+    tasks: list[Task] = []
+    wrong: list[TaskError] = []
+    for path in _folders(folder):
+        try:
+            found = _read(path)
+            found.write(target / path.name)
+            tasks.append(load_task(target / path.name))
+        except TaskError as error:
+            wrong.append(error)
+    refuse_doubles([(task.name, task.path) for task in tasks])
+    return tuple(tasks), tuple(wrong)
+
+
 def is_index(source: str) -> bool:
     """Whether a source is a screening's index."""
     return source.endswith(".json") and Path(source).expanduser().is_file()
@@ -105,6 +126,11 @@ def _found(source: Path) -> Iterator[Found]:
         for described in swe.read_lines(source):
             yield Found(described.name, source, _Writing(swe.write, described))
         return
+    for path in _folders(source):
+        yield _read(path)
+
+
+def _folders(source: Path) -> list[Path]:
     if not source.is_dir():
         raise TaskError(f"{source}: no such folder of tasks")
     paths = sorted(entry for entry in source.iterdir() if entry.is_dir() and not entry.name.startswith("."))
@@ -112,8 +138,7 @@ def _found(source: Path) -> Iterator[Found]:
         raise TaskError(
             f"{source}: holds no tasks; each task is a folder with task.toml, instruction.md and tests/test.sh"
         )
-    for path in paths:
-        yield _read(path.absolute())
+    return [path.absolute() for path in paths]
 
 
 def _read(path: Path) -> Found:

@@ -1,0 +1,127 @@
+"""Commands about tasks: are they sound, and how hard are they?"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from gyre.config import Config
+from services.cli_errors import Errors
+
+Source = Annotated[str, typer.Argument(help="Folder of tasks, .jsonl of SWE instances, index, or words:<n>:<split>.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one field; repeatable.")]
+Shown = Callable[[int, int], None]
+
+app = typer.Typer(
+    help="""Tasks: check that they are sound, find those that are neither too easy nor too hard.
+
+    Example: gyre tasks validate examples/tasks
+    """,
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def validate(
+    source: Source,
+    repeats: Annotated[int, typer.Option("--repeat", help="Attempts of each kind for each task.", min=1)] = 2,
+    jobs: Annotated[int | None, typer.Option(help="Attempts at a time; by default one a processor.", min=1)] = None,
+    names: Annotated[list[str] | None, typer.Option("--task", help="Only this task; repeatable.")] = None,
+    overrides: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Run each task's solution, which must earn 1, and an empty one, which must earn 0, the same every time.
+
+    Ends with exit code 1 if a task is not sound.
+
+    Example: gyre tasks validate examples/swe --repeat 3 --set sandbox.kind=bubblewrap
+    """
+    from gyre.tasks.folder import TaskError
+    from gyre.tasks.sources import bring_each
+    from services.tasks_validate import Report, Validation
+
+    with Errors(), tempfile.TemporaryDirectory(prefix="gyre-tasks-") as name, _progress("attempts") as shown:
+        config = Config.load(None, overrides or [])
+        tasks, wrong = bring_each(source, Path(name) / "tasks")
+        chosen = tuple(task for task in tasks if not names or task.name in names)
+        if names and len(chosen) < len(set(names)):
+            missing = sorted(set(names) - {task.name for task in chosen})
+            raise TaskError(f"--task {missing[0]}: {source} holds no sound folder of that name")
+
+        async def work() -> list[Report]:
+            validation = Validation(Path(name), config, repeats, jobs or os.cpu_count() or 1)
+            return await validation.run(chosen, shown)
+
+        reports = asyncio.run(work())
+    refused = [] if names else [str(error) for error in wrong]
+    if as_json:
+        typer.echo(json.dumps(_told(reports, refused, config.sandbox.kind)))
+    else:
+        _draw(reports, refused, config.sandbox.kind)
+    sys.exit(0 if not refused and all(report.sound for report in reports) else 1)
+
+
+def _told(reports: list[Any], refused: list[str], sandbox: str) -> dict[str, Any]:
+    return {
+        "sound": sum(report.sound for report in reports),
+        "tasks": [
+            {
+                "name": report.name,
+                "kind": report.kind,
+                "sound": report.sound,
+                "solution": report.scores("solution"),
+                "empty": report.scores("empty"),
+                "work_seconds": round(max((each.work_seconds for each in report.attempts), default=0.0), 3),
+                "test_seconds": round(max((each.test_seconds for each in report.attempts), default=0.0), 3),
+                "problems": report.problems,
+                "remarks": report.remarks,
+            }
+            for report in reports
+        ],
+        "refused": refused,
+        "sandbox": sandbox,
+    }
+
+
+def _draw(reports: list[Any], refused: list[str], sandbox: str) -> None:
+    console = Console()
+    table = Table("task", "kind", "solution", "empty", "seconds", "verdict")
+    for report in reports:
+        seconds = sum(each.work_seconds + each.test_seconds for each in report.attempts)
+        verdict = "sound" if report.sound else "NOT SOUND"
+        scores = (
+            " ".join("-" if x is None else f"{x:g}" for x in report.scores(work)) for work in ("solution", "empty")
+        )
+        table.add_row(report.name, report.kind, *scores, f"{seconds:.1f}", verdict)
+    console.print(table)
+    for report in reports:
+        for line in (*report.problems, *report.remarks):
+            _line(console, f"{report.name}: {line}")
+    for each in refused:
+        _line(console, each)
+    sound = sum(report.sound for report in reports)
+    _line(console, f"{sound} of {len(reports) + len(refused)} tasks are sound (sandbox.kind = {sandbox})")
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Shown]:
+    """A bar on a terminal's stderr."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        bar = bars.add_task(what, total=None)
+        yield lambda done, of: bars.update(bar, completed=done, total=of)
