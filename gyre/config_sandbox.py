@@ -24,7 +24,7 @@ class SandboxSection(Section):
     """Most files and folders in its folder."""
     open_files: Count = 4096
     """Most open files of one process."""
-    processes: Count = 4096
+    processes: Count = 1024
     """Most processes and threads of one execution."""
     cpus: Positive | None = None
     """Processors that one execution may keep busy; unset: as many as there are."""

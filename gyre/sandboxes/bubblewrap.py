@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from gyre.sandboxes import doorway, seccomp
-from gyre.sandboxes.family import children
-from gyre.sandboxes.local import Launch, Local, bounded, cpu_seconds, signal_group
+from gyre.sandboxes.family import children, descendants
+from gyre.sandboxes.local import Launch, Local, bounded, cpu_seconds
 from gyre.sandboxes.orphans import kill_leftovers
 from gyre.sandboxes.port import Command, Ended, Limits, SandboxError
 from gyre.sandboxes.view import interpreter, view
@@ -25,7 +25,7 @@ from gyre.sandboxes.view import interpreter, view
 _FIXED = (
     *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"),
     *("--disable-userns", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"),
-    *("--new-session", "--die-with-parent", "--hostname", "sandbox"),
+    *("--die-with-parent", "--hostname", "sandbox"),
 )
 _SMALL_SHARE, _SMALL_BYTES = 8, 256 << 20  # what folders in memory may hold: an eighth of the memory, at most this
 _DOOR, _ENTER = "/run/gyre/door", "/run/gyre/enter.py"
@@ -151,6 +151,8 @@ async def _reaching(command: Command) -> AsyncIterator[Path | None]:
 
 
 def _ask(leader: int) -> None:
-    """Ask all of the command's own process group; bwrap, outside of it, would only die, and everything with it."""
+    """Ask all processes inside; bwrap itself, outside, would only die, and everything with it."""
     for init in children(leader):
-        signal_group(init, signal.SIGTERM)
+        for pid in descendants(init):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGTERM)

@@ -110,10 +110,16 @@ async def _forward(connection: socket.socket, target: tuple[str, int], breath: a
 
 @contextlib.asynccontextmanager
 async def _closed(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
+    """Closed once all that was written is on its way; at once where something went wrong or is called off."""
     try:
         yield
-    finally:
         writer.close()
+    except BaseException:
+        writer.transport.abort()
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, breath: asyncio.Lock | None) -> None:

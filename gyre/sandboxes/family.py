@@ -1,6 +1,8 @@
 """What a command has started, found from its first process on: where no control group counts it."""
 
+import itertools
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +22,19 @@ class Family:
 def family(leader: int, most: int) -> Family:
     """Count, and look no further once there are more than `most` processes."""
     processes = pages = 0
-    pending = [leader]
-    while pending and processes <= most:
-        pid = pending.pop()
+    for pid in (leader, *itertools.islice(descendants(leader), most)):
         pages += _private_pages(pid)
         processes += 1
-        pending += children(pid)
     return Family(processes, pages * _PAGE_BYTES)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """The children of a process, theirs, and so on."""
+    pending = children(pid)
+    while pending:
+        found = pending.pop()
+        yield found
+        pending += children(found)
 
 
 def children(pid: int) -> list[int]:

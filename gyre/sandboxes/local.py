@@ -17,6 +17,7 @@ from gyre.sandboxes.output import Tail
 from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError
 from gyre.sandboxes.watch import Watch
 
+_USERS = 4  # the kernel counts all processes of a user, also those of other commands; root's it does not count
 _KILL_SECONDS = 10.0  # a killed process goes at once, unless the kernel holds it
 _SWEEP_PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -149,6 +150,7 @@ def bounded(limits: Limits) -> dict[int, int]:
         resource.RLIMIT_DATA: limits.memory_bytes,
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_NPROC: _USERS * limits.processes,
     }
     most = {kind: resource.getrlimit(kind)[1] for kind in wanted}
     return {

@@ -37,7 +37,7 @@ class Limits:
     """All that it writes to stdout and stderr."""
     open_files: int = 4096
     """Open files of one process."""
-    processes: int = 4096
+    processes: int = 1024
     """Processes and threads of all of it together where the sandbox can count that; else of the user that runs it
     (the kernel does not hold root to it)."""
     cpus: float | None = None

@@ -70,13 +70,14 @@ class Watch:
         return "processes"
 
     def _overfull(self) -> bool:
+        full = "ended because it filled its disk:"
         size = measure(self._box, self._limits.files)
         if size.size_bytes > self._limits.disk_bytes:
-            self.reason = f"ended because its files hold more than {self._limits.disk_bytes // _MB} MB"
+            self.reason = f"{full} its files hold more than {self._limits.disk_bytes // _MB} MB"
         elif size.entries > self._limits.files:
-            self.reason = f"ended because it made more than {self._limits.files} files"
+            self.reason = f"{full} it holds more than {self._limits.files} files"
         elif too_deep(size):
-            self.reason = "ended because its folders are nested too deeply"
+            self.reason = f"{full} its folders are nested too deeply"
         else:
             return False
         return True

@@ -18,8 +18,8 @@ def asked(path: str) -> tuple[int, object]:
     connection = http.client.HTTPConnection("docker", timeout=10)
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.settimeout(10)
-    connection.sock.connect(str(SOCKET))
     try:
+        connection.sock.connect(str(SOCKET))
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read() or b"null")
