@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import zstandard
 
+from gyre.weights.aside import aside
 from gyre.weights.layout import MOST_HEADER_BYTES, Layout, layout_of, read_layout
 from gyre.weights.port import WeightsUnusable
 from gyre.weights.tensor_delta import Change, bits, change, changed_bits
@@ -76,7 +77,9 @@ def make_delta(base: Path, new: Path, digests: tuple[str, str], into: Path) -> T
         parts=tuple((each.how, len(each.body)) for each in changes),
     )
     said = json.dumps(asdict(table)).encode()
-    _write(into, MAGIC, struct.pack("<I", len(said)), said, head, *(each.body for each in changes))
+    with aside(into) as file:
+        for piece in (MAGIC, struct.pack("<I", len(said)), said, head, *(each.body for each in changes)):
+            file.write(piece)
     return table
 
 
@@ -101,22 +104,18 @@ def apply_delta(delta: Path, base: Path, digest: str, into: Path) -> None:
         WeightsUnusable: damaged, of another base, or of another file.
         OSError: it cannot be written; nothing stays behind.
     """
-    aside = into.with_name(f"{into.name}.tmp")
     try:
-        with delta.open("rb") as file, base.open("rb") as old, aside.open("wb") as new:
+        with aside(into) as new, delta.open("rb") as file, base.open("rb") as old:
             table = _table(file)
             _refuse_other_base(table, base)
             found = hashlib.sha256()
             for piece in _pieces(file, table, read_layout(base), old):
                 found.update(piece)
                 new.write(piece)
-        if not found.hexdigest() == table.digest == digest:
-            raise WeightsUnusable(f"{delta}: gives {found.hexdigest()[:12]}, wanted is {digest[:12]}")
-        aside.replace(into)
+            if not found.hexdigest() == table.digest == digest:
+                raise WeightsUnusable(f"{delta}: gives {found.hexdigest()[:12]}, wanted is {digest[:12]}")
     except FileNotFoundError as error:
         raise WeightsUnusable(f"{delta} on {base}: {error}") from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _refuse_other_base(table: Table, base: Path) -> None:
@@ -168,14 +167,3 @@ def _table(file: BinaryIO) -> Table:
     if said or not 0 <= table.changed <= table.values or not 0 <= table.head <= MOST_HEADER_BYTES:
         raise WeightsUnusable("delta: its table says what cannot be")
     return table
-
-
-def _write(into: Path, *pieces: bytes) -> None:
-    aside = into.with_name(f"{into.name}.tmp")
-    try:
-        with aside.open("wb") as file:
-            for piece in pieces:
-                file.write(piece)
-        aside.replace(into)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
@@ -140,8 +141,7 @@ class Carried:
         place = self._own / whole_name(weights)
         if not await asyncio.to_thread(_is, place, weights):
             await (self._changed(weights, place) if self._delta else self._whole(weights, place))
-        for other in set(self._own.glob("*")) - {place}:
-            other.unlink(missing_ok=True)
+        await asyncio.to_thread(_forget_others, place)
         return place
 
     async def _changed(self, weights: WeightsRef, place: Path) -> None:
@@ -149,8 +149,9 @@ class Carried:
         for base in self._own.glob("*.safetensors"):
             name = f"{weights.digest}-{base.stem}.delta"
             try:
-                delta = await self._carrier.fetch(name, self._own / name)
-                await asyncio.to_thread(apply_delta, delta, base, weights.digest, place)
+                with tempfile.TemporaryDirectory(dir=self._own, prefix="fetching-") as folder:
+                    delta = await self._carrier.fetch(name, Path(folder) / "delta")
+                    await asyncio.to_thread(apply_delta, delta, base, weights.digest, place)
             except (GyreError, OSError) as error:
                 log.warning("weights %s: the whole file is taken: %s", weights.digest[:12], error)
             else:
@@ -159,15 +160,16 @@ class Carried:
 
     async def _whole(self, weights: WeightsRef, place: Path) -> None:
         """By the carrier, else from the run folder if this cell sees it."""
-        aside = place.with_suffix(".tmp")
-        try:
-            found = await self._carrier.fetch(whole_name(weights), aside)
-            if not await asyncio.to_thread(_is, found, weights):
-                raise WeightsUnusable(f"what came is not the file of digest {weights.digest[:12]}")
-        except (GyreError, OSError) as error:
-            log.warning("weights %s: from the run folder: %s", weights.digest[:12], error)
-            found = await asyncio.to_thread(locate, self._folder, weights)
-        await asyncio.to_thread(_settle, found, aside, place)
+        with tempfile.TemporaryDirectory(dir=self._own, prefix="fetching-") as name:
+            came = Path(name) / "whole"
+            try:
+                found = await self._carrier.fetch(whole_name(weights), came)
+                if not await asyncio.to_thread(_is, found, weights):
+                    raise WeightsUnusable(f"what came is not the file of digest {weights.digest[:12]}")
+            except (GyreError, OSError) as error:
+                log.warning("weights %s: from the run folder: %s", weights.digest[:12], error)
+                found = await asyncio.to_thread(locate, self._folder, weights)
+            await asyncio.to_thread(_settle, found, came, place)
 
 
 def whole_name(weights: WeightsRef) -> str:
@@ -189,15 +191,24 @@ def _is(file: Path, weights: WeightsRef) -> bool:
     return file.is_file() and file.stat().st_size == weights.size and file_digest(file) == weights.digest
 
 
-def _settle(found: Path, aside: Path, place: Path) -> None:
+def _settle(found: Path, came: Path, place: Path) -> None:
     """Under its name: moved if it is ours, else another name of the same file, or a copy on another disk."""
-    if found != aside:
-        aside.unlink(missing_ok=True)
+    if found != came:
+        came.unlink(missing_ok=True)
         try:
-            os.link(found, aside)
+            os.link(found, came)
         except OSError:
-            shutil.copyfile(found, aside)
-    aside.replace(place)
+            shutil.copyfile(found, came)
+    came.replace(place)
+
+
+def _forget_others(place: Path) -> None:
+    """Older files, and what a process that died left."""
+    for other in set(place.parent.glob("*")) - {place}:
+        if other.is_dir():
+            shutil.rmtree(other, ignore_errors=True)
+        else:
+            other.unlink(missing_ok=True)
 
 
 class Shared:
