@@ -28,6 +28,13 @@ async def stand(request: pytest.FixtureRequest) -> AsyncIterator[Stand]:
 
 
 @pytest.fixture
+def boxes(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is cleared whatever happens: no other program could remove what some attacks leave."""
+    yield tmp_path
+    workspace.clear(tmp_path)
+
+
+@pytest.fixture
 def lures(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Things of the host that nobody inside may get at."""
     files = [tmp_path / name for name in ("run/users/scheduler", "run/tasks/t/tests/test.sh", "run/work/other/ws/plan")]
@@ -67,20 +74,18 @@ def _echo(udp: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("attack", GREEDY, ids=lambda attack: attack.name)
-async def test_what_uses_too_much_is_ended_and_says_why(tmp_path: Path, stand: Stand, attack: Greedy) -> None:
+async def test_what_uses_too_much_is_ended_and_says_why(boxes: Path, stand: Stand, attack: Greedy) -> None:
     _claimed(stand, attack)
     seconds = 0.5 if attack.ending == "timeout" else 60.0
-    word = f"greedy-{tmp_path.name}"
-    attacking = asyncio.create_task(
-        stand.sandbox.run(stand.command(tmp_path / "a", attack.script, word, seconds=seconds))
-    )
-    neighbour = await stand.sandbox.run(stand.command(tmp_path / "b", WORK))
+    word = f"greedy-{boxes.name}"
+    attacking = asyncio.create_task(stand.sandbox.run(stand.command(boxes / "a", attack.script, word, seconds=seconds)))
+    neighbour = await stand.sandbox.run(stand.command(boxes / "b", WORK))
     ended = await attacking
     assert (ended.ending, neighbour.ending, neighbour.exit_code) == (attack.ending, "exited", 0), ended
     assert attack.word in ended.reason
     assert processes_with(word) == []
-    workspace.clear(tmp_path / "a")
-    assert not (tmp_path / "a").exists()
+    await asyncio.to_thread(workspace.clear, boxes / "a")
+    assert not (boxes / "a").exists()
 
 
 @pytest.mark.parametrize("attack", CURIOUS, ids=lambda attack: attack.name)
@@ -106,15 +111,15 @@ async def test_nothing_survives_its_command(tmp_path: Path, stand: Stand) -> Non
     assert processes_with(word) == []
 
 
-async def test_what_is_left_behind_can_be_kept_and_cleared(tmp_path: Path, stand: Stand) -> None:
-    box = tmp_path / "box"
+async def test_what_is_left_behind_can_be_kept_and_cleared(boxes: Path, stand: Stand) -> None:
+    box = boxes / "box"
     ended = await stand.sandbox.run(stand.command(box, REMAINS))
     assert "TRIED" in ended.output.decode(), ended
-    workspace.restore(workspace.preserve(box / "ws"), tmp_path / "again")
-    kept = set(os.listdir(tmp_path / "again"))  # noqa: PTH208 (some are no text)
+    workspace.restore(workspace.preserve(box / "ws"), boxes / "again")
+    kept = set(os.listdir(boxes / "again"))  # noqa: PTH208 (some are no text)
     assert {"absolute", "upwards", "pipe", "socket"} & kept == set()
     assert {"shut", "sparse", "-rf", "a\nb"} <= kept
-    for folder in (box, tmp_path / "again"):
+    for folder in (box, boxes / "again"):
         workspace.clear(folder)
         assert not folder.exists()
 
