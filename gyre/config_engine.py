@@ -37,17 +37,39 @@ class TrainerSection(Section):
     """The trainer of each cell; not read where model.path is "modelled"."""
 
     kind: Literal["torch", "megatron"] = "torch"
-    """"torch": in the cell's own process; "megatron": megatron-core, over ranks of their own."""
+    """"torch": in the cell's own process, or over `ranks` by FSDP2; "megatron": megatron-core over ranks of its own."""
+    ranks: Count = 1
+    """Of "torch": processes over which each cell's replica is sharded, each with rows of its own."""
     tensor: Count = 1
     """Ranks that share each layer."""
     pipeline: Count = 1
     """Stages of layers."""
+    data: Count = 1
+    """Ranks that take rows of a micro-step side by side."""
+    expert: Count = 1
+    """Ranks over which the experts of each layer are spread; divides tensor x data."""
+    sequence: bool = False
+    """Each of the `tensor` ranks norms, and keeps for the backward pass, its part of the tokens only (sequence
+    parallelism). A model with experts needs it, and has it, where tensor is above 1."""
+    routing_replay: bool = True
+    """Of a model with experts: each token takes those in training that it took in the engine (R3)."""
     backend: Literal["nccl", "gloo"] = "nccl"
     """Of torch.distributed inside a cell; "gloo" without GPUs."""
 
     @model_validator(mode="after")
     def _only_megatron_has_ranks(self) -> Self:
-        for field in ("tensor", "pipeline"):
+        for field in ("tensor", "pipeline", "data", "expert"):
             if self.kind == "torch" and (value := getattr(self, field)) > 1:
                 raise refuse(f"trainer.{field}", value, 'is of ranks; set trainer.kind = "megatron" or leave it out')
+        if self.kind == "megatron" and self.ranks > 1:
+            raise refuse("trainer.ranks", self.ranks, 'is of trainer.kind = "torch"; Megatron has tensor and pipeline')
+        return self
+
+    @model_validator(mode="after")
+    def _experts_are_spread_over_ranks(self) -> Self:
+        if (self.tensor * self.data) % self.expert:
+            rule = f"must divide tensor x data = {self.tensor * self.data}: raise data, or lower it"
+            raise refuse("trainer.expert", self.expert, rule)
+        if self.sequence and self.tensor == 1:
+            raise refuse("trainer.sequence", True, "is of ranks that share a layer; set trainer.tensor above 1")
         return self

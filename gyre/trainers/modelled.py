@@ -85,7 +85,7 @@ class ModelledTrainer:
         self._wait(self._update_seconds)
         return self._optimizer().apply(reduced)
 
-    def save(self, folder: Path) -> Saved:
+    def save(self, folder: Path, sequence: int = 0) -> Saved:
         """See the port. Files are `weights/<digest>.safetensors` and `optimizer/<digest>.safetensors`."""
         weights = save_tensors(self._parameters, folder, "weights")
         return Saved(weights, save_tensors(self._optimizer().state(), folder, "optimizer"))

@@ -103,8 +103,13 @@ class Trainer(Protocol):
         """Clip the sum over all members, (P,) float32, and update the weights once; raises `GradientRefused`."""
         ...
 
-    def save(self, folder: Path) -> Saved:
-        """Write weights and optimizer under the run folder; on return they are durable. Before OptimizerStepped."""
+    def save(self, folder: Path, sequence: int = 0) -> Saved:
+        """Write weights and optimizer under the run folder; on return they are durable. Before OptimizerStepped.
+
+        Args:
+            folder: of the run.
+            sequence: how far the core has read the run's log; kept inside, in a format that has room for it.
+        """
         ...
 
     def restore(self, weights: Path, optimizer: Path) -> None:

@@ -1,7 +1,7 @@
 """Sums over one micro-step's targets, an execution at a time, in float64."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from gyre.rl.objective import Decision
 from schemas.training import ExecutionStats, Moments
@@ -25,6 +25,11 @@ class Tally:
         columns = torch.stack([*found, log_roll, log_pi, log_roll**2, log_pi**2, log_roll * log_pi])
         self._sums.index_add_(1, owner, columns)
         self._largest.scatter_reduce_(0, owner, log_ratio.abs(), "amax")
+
+    def add_up(self, group: "distributed.ProcessGroup | None" = None) -> None:
+        """Add what the other ranks of a group (None: all) found of the same executions; all of them must call this."""
+        distributed.all_reduce(self._sums, group=group)
+        distributed.all_reduce(self._largest, distributed.ReduceOp.MAX, group=group)
 
     def measured(self, index: int) -> tuple[float, int]:
         """Sum of log rho, nats, and number of targets of execution `index`."""

@@ -1,8 +1,8 @@
-"""The trainer on one machine: a causal language model of transformers, its gradient in one flat accumulator.
+"""The trainer in one process: a causal language model of transformers, its gradient in one flat accumulator.
 
 Rows run one after another, so that memory is that of the longest row, not of the micro-step; of long rows some decoder
 layers are computed again in the backward pass. What a row's segments have in common is computed once. Each target's
-weight is in its segment, so micro-steps simply add up. What is left out: mixed precision, sharding.
+weight is in its segment, so micro-steps simply add up. Over several ranks: `gyre.trainers.fsdp`.
 """
 
 from pathlib import Path
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from gyre.rl import objective
 from gyre.rl.algorithms.port import Settings
+from gyre.rl.experts import apart
 from gyre.rl.objective import Decision
 from gyre.trainers.attention import attach
 from gyre.trainers.batches import RowTensors, row_tensors, target_log_probs
 from gyre.trainers.checkpoint import load_tensors, save_tensors
-from gyre.trainers.executions import executions_of, spread_over_rows, targets_of
+from gyre.trainers.executions import executions_of, spread_over_rows
+from gyre.trainers.losses import slope_of
 from gyre.trainers.optimizer import Adam, AdamSettings, refuse_misfit
 from gyre.trainers.port import AccumulatorSpoilt, Applied, Finished, MicroStepRefused, Saved
 from gyre.trainers.recompute import Recompute
@@ -49,9 +51,7 @@ class TorchTrainer:
         share_prefixes: bool,
         activation_bytes: int,
     ) -> None:
-        if temperature <= 0.0:
-            raise ValueError(f"temperature = {temperature}: training needs the rollout's, above 0")
-        _refuse_other_architectures(model.config)
+        refuse_untrainable(model.config, temperature)
         self._model = model.eval()
         attach(model)
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
@@ -99,7 +99,7 @@ class TorchTrainer:
         """See the port."""
         return self._optimizer().apply(reduced)
 
-    def save(self, folder: Path) -> Saved:
+    def save(self, folder: Path, sequence: int = 0) -> Saved:
         """See the port. Files are `weights/<digest>.safetensors` and `optimizer/<digest>.safetensors`."""
         weights = save_tensors(file_state(self._model)[0], folder, "weights")
         return Saved(weights, save_tensors(self._optimizer().state(), folder, "optimizer"))
@@ -173,16 +173,9 @@ class TorchTrainer:
         self._accumulator()
         self._recompute.prepare(row.ids.numel())
         log_pi = target_log_probs(self._model, row, self._temperature)
-        log_ratio = log_pi.detach() - row.log_roll
         if not log_pi.isfinite().all():
             raise AccumulatorSpoilt("log pi is not finite under these weights: go back to the last good version")
-        for index in set(row.owner.tolist()) - decisions.keys():
-            mine = log_ratio[row.owner == index]
-            decisions[index] = objective.decide(float(mine.sum()), len(mine), advantages[index], self._settings)
-        leaf = log_pi.detach().requires_grad_()
-        losses = objective.target_losses(targets_of(row, leaf, decisions, advantages), self._settings)
-        tally.add(row.owner, log_pi.detach(), row.log_roll, losses.detach())
-        (slope,) = torch.autograd.grad((losses * row.weight).sum(), leaf)
+        slope = slope_of(row, log_pi.detach(), decisions, advantages, self._settings, tally)
         if slope.any():  # a row that is masked throughout, or without advantage, costs no backward pass
             log_pi.backward(slope)  # type: ignore[no-untyped-call]
 
@@ -215,13 +208,19 @@ class TorchTrainer:
 def file_state(model: nn.Module) -> tuple[dict[str, Tensor], set[str]]:
     """The state that a file holds, and the names that only repeat another one's tensor (tied embeddings)."""
     first: dict[int, str] = {}
-    every = model.state_dict()
+    every = apart(model.state_dict())
     kept = {name: each for name, each in every.items() if first.setdefault(each.data_ptr(), name) == name}
     return kept, set(every) - set(kept)
 
 
-def _refuse_other_architectures(config: Any) -> None:
-    """What would train another distribution than the engine samples from: bent logits, layers that ignore the mask."""
+def refuse_untrainable(config: Any, temperature: float) -> None:
+    """What would train another distribution than the engine samples from: bent logits, layers that ignore the mask.
+
+    Raises:
+        ValueError: the temperature, or a model that is not full attention under one linear head.
+    """
+    if temperature <= 0.0:
+        raise ValueError(f"temperature = {temperature}: training needs the rollout's, above 0")
     for field in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
         value = getattr(config, field, None)
         if value not in (None, 1, 1.0):

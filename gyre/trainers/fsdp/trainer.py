@@ -1,0 +1,90 @@
+"""The torch trainer's work shared out over ranks by FSDP2: parameters, gradient and optimizer state lie in parts."""
+
+import math
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from gyre.rl.algorithms.port import Settings
+from gyre.trainers.fsdp.orders import Orders
+from gyre.trainers.fsdp.sharing import Chunks
+from gyre.trainers.optimizer import AdamSettings
+from gyre.trainers.port import TrainerError
+from gyre.trainers.ranked import RankedTrainer, parameter_shapes
+from gyre.trainers.ranks import RankProcesses
+
+
+class RanksRefused(TrainerError):
+    """Ranks of this kind cannot run here; names field, value and rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Over what a cell's replica is sharded."""
+
+    count: int
+    backend: str = "nccl"
+    """Of torch.distributed inside the cell; "gloo" without GPUs."""
+    threads: int = 1
+    timeout_seconds: float = 600.0
+    """Longest that a rank waits for another."""
+
+
+class FsdpTrainer(RankedTrainer):
+    """Implements `gyre.trainers.port.Trainer`. Ranks are started at once, and end with this process.
+
+    Args:
+        model: folder of a causal language model that the torch trainer takes.
+        temperature: the rollout's, above 0.
+        settings: the objective.
+        adam: the optimizer.
+        ranks: how many, and how they speak.
+        share_prefixes: compute a prefix that segments of a row have in common once.
+        activation_bytes: most that a row's layers keep for the backward pass, at each rank.
+    Raises:
+        RanksRefused: there are no GPUs for "nccl".
+        RankLost: a rank did not start, for instance because the model cannot be trained; says how it ended.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        temperature: float,
+        settings: Settings,
+        adam: AdamSettings,
+        ranks: Ranks,
+        *,
+        share_prefixes: bool,
+        activation_bytes: int,
+    ) -> None:
+        if ranks.backend == "nccl" and not torch.cuda.is_available():
+            raise RanksRefused('trainer.backend = "nccl": there is no GPU here; set trainer.backend = "gloo"')
+        self._folder = tempfile.TemporaryDirectory(prefix="gyre-ranks-")
+        orders = Orders(
+            rank=0,
+            ranks=ranks.count,
+            model=model,
+            temperature=temperature,
+            settings=settings,
+            adam=replace(adam, clip=math.inf),
+            share_prefixes=share_prefixes,
+            activation_bytes=activation_bytes,
+            backend=ranks.backend,
+            meeting=str(Path(self._folder.name) / "meeting"),
+            threads=ranks.threads,
+            timeout_seconds=ranks.timeout_seconds,
+        )
+        every = [replace(orders, rank=each) for each in range(ranks.count)]
+        try:
+            processes = RankProcesses("gyre.trainers.fsdp.rank", every, ranks.threads)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        super().__init__(*parameter_shapes(model), Chunks(ranks.count), processes, adam.clip)
+
+    def close(self) -> None:
+        """End the ranks."""
+        super().close()
+        self._folder.cleanup()
