@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gyre.engines.port import WeightsRefused
+from gyre.rl.experts import together
 
 
 class Parameters:
@@ -28,7 +29,7 @@ class Parameters:
         Raises:
             WeightsRefused: unreadable, a parameter missing, a name that the model does not have, or another shape.
         """
-        given = _read(weights) if isinstance(weights, Path) else weights
+        given = _together(_read(weights) if isinstance(weights, Path) else weights)
         known = {name for names in self._names.values() for name in names}
         if unknown := sorted(given.keys() - known):
             raise WeightsRefused(f"weights: {unknown[0]!r} ({len(unknown)} such) is no parameter of the model")
@@ -55,6 +56,14 @@ class Parameters:
         dtype = self._parameters[key].dtype
         # A copy of our own: the file may be mapped and replaced, the state dict may be a trainer's, still training.
         return value.detach().to(dtype=dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+def _together(given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Experts as the model computes with them: files have them apart."""
+    try:
+        return together(given)
+    except ValueError as error:
+        raise WeightsRefused(f"weights: {error}") from error
 
 
 def _read(path: Path) -> Mapping[str, Tensor]:

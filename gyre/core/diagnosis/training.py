@@ -130,7 +130,7 @@ class Training:
         if self._worst is not None:
             overlap, top, execution = self._worst
             says = (
-                f"of the experts that {execution} took in the engine and takes again in training, the trainer's routers "
+                f"of the experts that {execution} took in the engine and takes again in training, its routers "
                 f"would choose {overlap:.0%} (likeliest ones: {top:.0%}): they are other positions' or another model's"
             )
             yield Finding(ROUTED.name, "critical", says, ids(self._misplaced), f"gyre samples {{run}} {execution}")

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from gyre.engines.port import WeightsRefused
+from gyre.rl.experts import apart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +59,7 @@ def loadable(weights: "Path | Mapping[str, Tensor]", model: Shapes) -> Iterator[
             check_shapes(shapes_in(weights), model)
             file.symlink_to(weights.resolve())
         else:
+            weights = apart(weights)
             check_shapes({name: tuple(each.shape) for name, each in weights.items()}, model)
             _save(weights, file)
         yield Path(folder)
