@@ -45,6 +45,8 @@ class CellAgent:
             "discard": training.discard,
             "join": training.join,
             "claim": training.claim,
+            "advance": training.advance,
+            "drain": training.drain,
             "reduce": training.open_reduction,
             "sum": training.take_part,
             "step": training.step,

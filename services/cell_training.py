@@ -8,18 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bus import subjects
-from bus.errors import Conflict
-from bus.log import Delivery, Expect
 from gyre.core import cell, ledger
 from gyre.engines.port import EngineUnavailable
 from gyre.engines.remote import RemoteEngine
 from gyre.errors import GyreError
 from gyre.trainers.checkpoint import locate, prune
 from gyre.trainers.port import (
-    AccumulatorSpoilt,
     FencedOut,
-    MicroStepRefused,
     ReductionFailed,
     Trainer,
     WeightsRefused,
@@ -33,25 +28,20 @@ from schemas.training import (
     ContributionDiscarded,
     GradientReduced,
     JoinWindowClosed,
-    MicroStepClaimed,
-    MicroStepCompleted,
-    MicroStepEnqueued,
-    MicroStepReissued,
     OptimizerStepped,
     ReductionOpened,
     WeightsBroadcast,
     WeightsPublished,
 )
 from services import failpoints
+from services.cell_claims import Claims
 from services.cell_desk import Desk
-from services.memory import give_back
 from services.place import Place
 from services.replica import Replica
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-CLAIM_WAIT_SECONDS = 0.3
 ENGINE_CHECK_SECONDS = 0.05
 Result = TypeVar("Result")
 
@@ -65,16 +55,37 @@ class Training:
         self._desk = desk
         self._replica = replica
         self._reducer = replica.reducer
-        self._queue = desk.bus.queue("step")
         self._sum: Tensor | None = None
         self._failure = ""
         """Why the last reduction came to nothing."""
+        self._claims = None if replica.trainer is None else Claims(desk, replica.trainer, self._drop)
 
     @property
     def _trainer(self) -> Trainer:
         if self._replica.trainer is None:
-            raise GyreError(f"cell {self._desk.index}: a standalone engine has no trainer; it cannot be asked to train")
+            raise self._standalone()
         return self._replica.trainer
+
+    @property
+    def _claimed(self) -> Claims:
+        if self._claims is None:
+            raise self._standalone()
+        return self._claims
+
+    def _standalone(self) -> GyreError:
+        return GyreError(f"cell {self._desk.index}: a standalone engine has no trainer; it cannot be asked to train")
+
+    async def claim(self) -> None:
+        """Claim the next micro-step of the queue, if one comes, and begin it."""
+        await self._claimed.claim()
+
+    async def advance(self) -> None:
+        """Complete what ends without further input."""
+        await self._claimed.advance()
+
+    async def drain(self) -> None:
+        """Complete everything in hand."""
+        await self._claimed.drain()
 
     async def release(self) -> None:
         """Let go of everything: the cell returns to rollout. What it held for a step under way is queued again."""
@@ -82,7 +93,7 @@ class Training:
         owed = cell.owes(desk.view, desk.held)
         self._forget()
         if self._replica.trainer is not None:
-            self._replica.trainer.release()
+            await asyncio.to_thread(self._replica.trainer.release)
         desk.held = replace(desk.held, trainer_version=-1)
         if owed:
             await self._say_discarded(desk.view.ledger.step, "the cell returns to rollout")
@@ -98,7 +109,7 @@ class Training:
             if desk.view.ledger.version == state.version:
                 raise
             return  # the step is over by now, and its weights are gone
-        self._trainer.zero()
+        await asyncio.to_thread(self._trainer.zero)
         self._forget()
         desk.held = replace(desk.held, step=state.step)
         joined = CellJoined(step=state.step, cell=desk.index, instance=desk.place.instance, version=state.version)
@@ -122,12 +133,14 @@ class Training:
     def _forget(self) -> None:
         self._sum = None
         self._desk.held = replace(self._desk.held, accumulated={}, summed_epoch=0, tried_epoch=0)
+        if self._claims is not None:
+            self._claims.forget()
 
     async def discard(self) -> None:
         """The gradient in memory is not what the ledger counts; of a step that is over, it needs no word."""
         desk = self._desk
         owed = cell.owes(desk.view, desk.held)
-        self._trainer.zero()
+        await asyncio.to_thread(self._trainer.zero)
         self._forget()
         if owed:
             await self._say_discarded(desk.view.ledger.step, "its gradient is not what the ledger counts")
@@ -137,66 +150,8 @@ class Training:
         event = ContributionDiscarded(step=step, cell=desk.index, instance=desk.place.instance, reason=reason[:300])
         await desk.say(("cell", desk.index), event)
 
-    async def claim(self) -> None:
-        """Claim the next micro-step of the queue, if one comes, and train on it."""
-        desk = self._desk
-        for delivery in await self._queue.pull(1, CLAIM_WAIT_SECONDS):
-            await desk.heard(delivery.stored.sequence)
-            if not ledger.may_claim(desk.view.ledger, desk.index, desk.place.instance):
-                await delivery.nak(0.1)
-                return
-            work = await self._work_of(delivery)
-            if work is not None:
-                await self._train(delivery, work)
-            await delivery.ack()
-
-    async def _work_of(self, delivery: Delivery) -> MicroStepEnqueued | None:
-        """The micro-step's rows, if it is of this step; what is of another one is over."""
-        step = self._desk.view.ledger.step
-        event = delivery.stored.commit.events[0] if delivery.stored.commit else None
-        if isinstance(event, MicroStepReissued) and event.step == step:
-            original = await self._desk.bus.ev.get(event.enqueued)
-            event = original.commit.events[0] if original and original.commit else None
-        return event if isinstance(event, MicroStepEnqueued) and event.step == step else None
-
-    async def _train(self, delivery: Delivery, work: MicroStepEnqueued) -> None:
-        desk = self._desk
-        entity = ("step", work.step, work.micro_step)
-        shared = subjects.micro_step(desk.place.run, work.step, work.micro_step)
-        claimed = MicroStepClaimed(
-            step=work.step, micro_step=work.micro_step, cell=desk.index, instance=desk.place.instance
-        )
-        try:
-            claim = await desk.say(entity, claimed, expect=Expect(shared, delivery.stored.sequence))
-        except Conflict:  # somebody else's, or reissued since: its own entry comes
-            return
-        began = time.monotonic()
-        try:
-            found = await asyncio.to_thread(self._trainer.micro_step, work)
-        except (MicroStepRefused, AccumulatorSpoilt) as error:
-            await self._drop(work.step, str(error))
-            return
-        finally:
-            await asyncio.to_thread(give_back)
-        completed = MicroStepCompleted(
-            step=work.step,
-            micro_step=work.micro_step,
-            cell=desk.index,
-            instance=desk.place.instance,
-            claim=claim,
-            stats=found.stats,
-            seconds=time.monotonic() - began,
-        )
-        try:
-            await desk.say(entity, *found.measured, completed, expect=Expect(shared, claim))
-        except Conflict:
-            await self._drop(work.step, f"micro-step {work.micro_step}: completed after it was reissued")
-            return
-        if work.kind == "train":
-            desk.held = replace(desk.held, accumulated=desk.held.accumulated | {work.micro_step: claim})
-
     async def _drop(self, step: int, reason: str) -> None:
-        self._trainer.zero()
+        await asyncio.to_thread(self._trainer.zero)
         self._forget()
         await self._say_discarded(step, reason)
 

@@ -29,7 +29,9 @@ from schemas.training import (
     WeightsPublished,
 )
 
-Deed = Literal["move", "serve", "discard", "join", "claim", "reduce", "sum", "step", "publish", "wait"]
+Deed = Literal[
+    "move", "serve", "discard", "join", "claim", "advance", "drain", "reduce", "sum", "step", "publish", "wait"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,10 @@ class Held:
     """Step that it joined last, and that its accumulated gradient is of."""
     accumulated: dict[int, int] = field(default_factory=dict)
     """Micro-step -> its claim: what the accumulated gradient is the sum of."""
+    in_hand: dict[int, int] = field(default_factory=dict)
+    """Micro-step -> its claim: what is begun and not completed."""
+    moving: bool = False
+    """Whether some of that ends by itself; what else is in hand rests in the pipeline until more comes."""
     summed_epoch: int = 0
     """Epoch of the reduction whose sum is in memory; 0: none."""
     tried_epoch: int = 0
@@ -181,8 +187,16 @@ def _training(view: View, held: Held) -> Deed:
         return _reducing(state.reduction, held)
     if held.cell == CORE and ledger.reduction_due(state) is not None:
         return "reduce"
-    may_claim = state.unclaimed and ledger.may_claim(state, held.cell, held.instance)
-    return "claim" if may_claim else "wait"
+    if state.unclaimed and ledger.may_claim(state, held.cell, held.instance):
+        return "claim"
+    return _ending(state, held)
+
+
+def _ending(state: Ledger, held: Held) -> Deed:
+    """What to do with what is in hand while nothing can be claimed; what is lost still comes to be claimed again."""
+    if held.moving:
+        return "advance"
+    return "drain" if held.in_hand and state.total is not None and not state.missing else "wait"
 
 
 def _reducing(reduction: Reduction, held: Held) -> Deed:
@@ -213,15 +227,22 @@ def _trains_on(view: View, cell: int) -> bool:
 def _differs(state: Ledger, held: Held) -> bool:
     """Whether the gradient in memory is another than the ledger counts; what was summed already counts no more."""
     if state.joined.get(held.cell) != held.instance:
-        return bool(held.accumulated)
-    return held.accumulated != _mine(state, held) and not state.reduced
+        return bool(held.accumulated or held.in_hand)
+    fenced = any(not _claimed(state, held, *each) for each in held.in_hand.items())
+    return (fenced or held.accumulated != _mine(state, held)) and not state.reduced
 
 
 def owes(view: View, held: Held) -> bool:
     """Whether it must be said that the gradient in memory is dropped: the step that it is of is still to be reduced."""
     state = view.ledger
     counted = state.joined.get(held.cell) == held.instance and bool(_mine(state, held))
-    return held.step == state.step and not state.reduced and (counted or bool(held.accumulated))
+    return held.step == state.step and not state.reduced and (counted or bool(held.accumulated or held.in_hand))
+
+
+def _claimed(state: Ledger, held: Held, micro_step: int, claim: int) -> bool:
+    """Whether the ledger still counts a claim of this cell's."""
+    slot = state.slots.get(micro_step)
+    return slot is not None and (slot.status, slot.cell, slot.claim) == ("claimed", held.cell, claim)
 
 
 def _mine(state: Ledger, held: Held) -> dict[int, int]:

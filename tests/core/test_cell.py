@@ -11,6 +11,7 @@ from schemas.training import (
     BatchOpened,
     CellJoined,
     Contribution,
+    ContributionDiscarded,
     ExecutionStats,
     GradientReduced,
     JoinWindowClosed,
@@ -121,6 +122,34 @@ def test_nobody_joins_once_the_window_is_closed() -> None:
 def test_a_member_claims_what_is_ready() -> None:
     assert choose(told(*BATCH, joined(0), ENQUEUED), CORE) == "claim"
     assert choose(told(*BATCH, joined(0), ENQUEUED, CLAIMED), CORE) == "wait"
+
+
+def test_what_is_in_hand_is_drained_when_the_stream_is_closed_and_nothing_is_left_to_claim() -> None:
+    held = replace(CORE, in_hand={0: 8})
+    claimed = (*BATCH, joined(0), ENQUEUED, CLAIMED)
+    assert choose(told(*claimed), held) == "wait"  # more may come: the pipeline rests
+    assert choose(told(*claimed), replace(held, moving=True)) == "advance"
+    another = ENQUEUED.model_copy(update={"micro_step": 1})
+    assert choose(told(*claimed, another), held) == "claim"
+    assert choose(told(*claimed, another, StreamClosed(step=1, micro_steps=2)), held) == "claim"
+    assert choose(told(*claimed, StreamClosed(step=1, micro_steps=1)), held) == "drain"
+
+
+def test_a_drain_waits_for_what_was_lost_elsewhere() -> None:
+    other = MicroStepClaimed(step=1, micro_step=1, cell=1, instance="i1")
+    both = (*BATCH, joined(0), ENQUEUED, CLAIMED, trains(1), joined(1), ENQUEUED.model_copy(update={"micro_step": 1}))
+    closed = told(*both, other, StreamClosed(step=1, micro_steps=2))
+    lost = told(*both, other, StreamClosed(step=1, micro_steps=2), CellLost(cell=1, instance="i1", reason="silent"))
+    assert choose(closed, replace(CORE, in_hand={0: 8})) == "drain"
+    assert choose(lost, replace(CORE, in_hand={0: 8})) == "wait"  # it comes to the queue again
+
+
+def test_a_claim_in_hand_that_the_ledger_counts_no_more_is_discarded_with_the_rest() -> None:
+    held = replace(CORE, step=1, in_hand={0: 8})
+    dropped = (*BATCH, joined(0), ENQUEUED, CLAIMED, ContributionDiscarded(step=1, cell=0, instance="i0", reason="nan"))
+    assert choose(told(*dropped), held) == "discard"
+    assert choose(told(*BATCH), held) == "discard"
+    assert owes(told(*BATCH, joined(0), ENQUEUED, CLAIMED), held)
 
 
 def test_the_core_alone_opens_the_reduction_of_a_drained_stream() -> None:

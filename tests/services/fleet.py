@@ -74,9 +74,10 @@ class Fleet:
                     return found
         raise AssertionError("the log ended")
 
-    async def start(self, cell: int, failpoint: str = "") -> None:
-        """A process becomes this cell."""
-        process = self._context.Process(target=training_cell.main, args=(self.folder, cell, failpoint), daemon=True)
+    async def start(self, cell: int, failpoint: str = "", stages: int = 1) -> None:
+        """A process becomes this cell, whose trainer has so many stages."""
+        given = (self.folder, cell, failpoint, stages)
+        process = self._context.Process(target=training_cell.main, args=given, daemon=True)
         self.cells[cell] = process
         await asyncio.to_thread(process.start)
 

@@ -24,17 +24,17 @@ LEFT_BEHIND = 7
 """Exit code of a cell that reads that it was taken for lost."""
 
 
-def main(folder: Path, index: int, failpoint: str = "") -> None:
-    """Be this cell, in training from its registration on, until killed."""
+def main(folder: Path, index: int, failpoint: str = "", stages: int = 1) -> None:
+    """Be this cell, in training from its registration on, until killed; its trainer ends micro-steps as so many do."""
     os.environ[VARIABLE] = failpoint
     torch.set_num_threads(1)
     try:
-        asyncio.run(_be(folder, index))
+        asyncio.run(_be(folder, index, stages))
     except CellLeftBehind:
         os._exit(LEFT_BEHIND)
 
 
-async def _be(folder: Path, index: int) -> None:
+async def _be(folder: Path, index: int, stages: int) -> None:
     place, bus = await connect("cell", folder)
     desk = Desk(place, bus, index)
     engine = ScriptedEngine(replay(()))
@@ -44,6 +44,8 @@ async def _be(folder: Path, index: int) -> None:
         "discard": training.discard,
         "join": training.join,
         "claim": training.claim,
+        "advance": training.advance,
+        "drain": training.drain,
         "reduce": training.open_reduction,
         "sum": training.take_part,
         "step": training.step,
