@@ -7,6 +7,7 @@ path than a socket can have; the note that names it lies in the warehouse's fold
 import asyncio
 import contextlib
 import json
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +23,7 @@ from services.analytics_batches import Inbox
 
 MOST_BYTES = 1 << 20
 """Of a question."""
+_PREFIX = "gyre-desk-"
 
 
 @dataclass(slots=True)
@@ -76,7 +78,8 @@ async def desk(at: Desk) -> AsyncIterator[None]:
     if at.warehouse.folder is None:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="gyre-desk-", ignore_cleanup_errors=True) as place:
+    _clear_left(at.warehouse.folder / DESK)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as place:
         path = str(Path(place) / "s")
         server = await asyncio.start_unix_server(lambda *ends: _attend(at, *ends), path, limit=MOST_BYTES)
         try:
@@ -84,6 +87,14 @@ async def desk(at: Desk) -> AsyncIterator[None]:
                 yield
         finally:
             server.close()
+
+
+def _clear_left(note: Path) -> None:
+    """Remove the socket's folder of a sink that was killed: who serves a warehouse now holds it alone."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        place = Path(json.loads(note.read_text())["socket"]).parent
+        if place.name.startswith(_PREFIX):
+            shutil.rmtree(place)
 
 
 @contextlib.contextmanager

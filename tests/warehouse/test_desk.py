@@ -26,11 +26,15 @@ RUN = "attended"
 async def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MemoryBus]:
     """A log with a sink, none of whose batches is ever written for having waited."""
     monkeypatch.setattr(analytics_batches, "LINGER_SECONDS", 1e9)
+    left = tmp_path / "gyre-desk-of-one-that-was-killed" / "s"
+    left.parent.mkdir()
+    (tmp_path / "warehouse").mkdir()
+    (tmp_path / "warehouse" / DESK).write_text(json.dumps({"socket": str(left)}))
     bus = await MemoryBus.connect(MemoryBroker(), RUN, "control", "control-1", tmp_path, create=True)
     place = Place("analytics", "analytics-1", RUN, tmp_path, "", Config.of({}))
     sink = asyncio.ensure_future(analytics.serve(place, bus))
     async with asyncio.timeout(30):
-        while not (tmp_path / "warehouse" / DESK).is_file():
+        while left.parent.is_dir() or not (tmp_path / "warehouse" / DESK).is_file():
             assert not sink.done(), sink.result()
             await asyncio.sleep(0.01)
     yield bus
