@@ -32,6 +32,7 @@ class Engine:
         """Nothing is asked yet."""
         self._socket = socket
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def create(self, name: str, config: Mapping[str, Any]) -> str:
         """Make a container; its id. `NoContainer` when the image, or something else that is named, is not there."""
@@ -96,7 +97,8 @@ class Engine:
             yield _frames(answer.content)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Hang up, for good."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
 
@@ -116,6 +118,8 @@ class Engine:
 
     @asynccontextmanager
     async def _asked(self, method: str, path: str, **how: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._closed:
+            raise SandboxError("docker: the sandbox is closed")
         if self._session is None:
             connector = aiohttp.UnixConnector(str(self._socket), limit=0)
             self._session = aiohttp.ClientSession("http://docker", connector=connector)

@@ -21,7 +21,7 @@ from typing import Any
 
 from gyre.config_containers import KubernetesSection
 from gyre.sandboxes import owners
-from gyre.sandboxes.kubernetes_api import Api, NoPod, Outdated
+from gyre.sandboxes.kubernetes_api import Api, Closed, NoPod, Outdated
 from gyre.sandboxes.kubernetes_spec import COMPONENT, CONTAINER, OWNER, SANDBOX, Body, host_of
 from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError
 from gyre.sandboxes.watching import Output, first_ending, furnish, overfull, said_of
@@ -188,7 +188,7 @@ class KubernetesSandbox:
                 yield pod
             except Outdated:
                 pod["metadata"]["resourceVersion"] = "0"  # any recent state will do
-            except NoPod:
+            except (NoPod, Closed):
                 raise
             except SandboxError as error:
                 LOG.warning("%s; asking again", error)

@@ -27,6 +27,10 @@ class NoPod(SandboxError):
     """The pod is not there."""
 
 
+class Closed(SandboxError):
+    """Somebody has closed the sandbox meanwhile."""
+
+
 class Outdated(SandboxError):
     """The server has forgotten what happened since: ask for what is."""
 
@@ -40,6 +44,7 @@ class Api:
         self._pods = f"/api/v1/namespaces/{chosen.namespace}/pods"
         self._token, self._authority = Path(chosen.token_file), chosen.ca_file
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def create(self, pod: Mapping[str, Any]) -> dict[str, Any]:
         """Make a pod; as it is then."""
@@ -94,7 +99,8 @@ class Api:
                 yield piece
 
     async def close(self) -> None:
-        """Hang up."""
+        """Hang up, for good."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
 
@@ -109,6 +115,8 @@ class Api:
     async def _asked(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Any, seconds: float | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._closed:
+            raise Closed("kubernetes: the sandbox is closed")
         try:
             session, headers = self._connected(), {"Authorization": f"Bearer {self._token.read_text().strip()}"}
             limit = aiohttp.ClientTimeout(total=seconds)

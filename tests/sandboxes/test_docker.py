@@ -322,6 +322,18 @@ async def test_leftovers_of_a_box_end_when_they_are_asked_for(
 
 
 @on_an_engine
+async def test_closing_ends_what_runs(tmp_path: Path, engine: Engine) -> None:
+    (tmp_path / "ws").mkdir()
+    os.mkfifo(tmp_path / "ws/up")
+    sandbox = DockerSandbox(CHOSEN, IMAGE, LIMITS)
+    running = asyncio.create_task(sandbox.run(shell(tmp_path, "echo up >up; sleep 300")))
+    await told(tmp_path / "ws/up")
+    await sandbox.close()
+    await asyncio.gather(running, return_exceptions=True)
+    assert await containers(engine, tmp_path) == []
+
+
+@on_an_engine
 @pytest.mark.timeout(600)
 async def test_two_hundred_leave_nothing(tmp_path: Path, engine: Engine) -> None:
     sandbox = DockerSandbox(CHOSEN, IMAGE, LIMITS)
