@@ -1,7 +1,7 @@
 """What a command sees of this machine under bubblewrap: its programs, what it is shown, and its own box; no more."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 _PROGRAMS = tuple(Path("/", name) for name in ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"))
@@ -48,14 +48,11 @@ def view(box: Path, visible: Iterable[Path], hidden: Path | None, small_bytes: i
         arguments += _shown(path)
     for path in sorted(_OURS.iterdir()):
         arguments += ["--ro-bind", str(path), f"/etc/{path.name}"]
-    apart = sorted({each for path in visible for each in _steps(path)}, key=lambda path: (len(path.parts), path))
-    inner = [path for path in apart if hidden and path.is_relative_to(hidden)]
-    for path in (path for path in apart if path not in inner):
-        arguments += _shown(path)
-    if hidden and any(hidden.is_relative_to(path) for path in apart):
+    inner, outer = _apart(visible, hidden)
+    arguments += [word for path in outer for word in ("--ro-bind", str(path), str(path))]
+    if hidden and any(hidden.is_relative_to(path) for path in outer):
         arguments += ["--tmpfs", str(hidden)]
-    for path in inner:
-        arguments += _shown(path)
+    arguments += [word for path in inner for word in ("--ro-bind", str(path), str(path))]
     return [*arguments, "--bind", str(box), str(box), "--remount-ro", "/"]
 
 
@@ -71,8 +68,13 @@ def _shown(path: Path) -> list[str]:
     return ["--ro-bind", str(path), str(path)] if path.exists() else []
 
 
-def _steps(path: Path) -> Iterator[Path]:
-    """A path and, where links lead on, what they lead to; not what the system's programs hold already."""
-    for each in (path.absolute(), path.resolve()):
-        if not any(each.is_relative_to(program) for program in _PROGRAMS):
-            yield each
+def _apart(visible: Iterable[Path], hidden: Path | None) -> tuple[list[Path], list[Path]]:
+    """What lies in `hidden`, and what does not: both where it is asked for and where links lead, none in another."""
+    inner: list[Path] = []
+    outer: list[Path] = []
+    wanted = {each for path in visible if path.exists() for each in (path.absolute(), path.resolve())}
+    for path in sorted(wanted, key=lambda path: (len(path.parts), path)):
+        shown = inner if hidden and path.is_relative_to(hidden) else outer
+        if not any(path.is_relative_to(other) for other in (*_PROGRAMS, *shown)):
+            shown.append(path)
+    return inner, outer
