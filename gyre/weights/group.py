@@ -49,9 +49,12 @@ class Grouped:
         self._folder, self._instance, self._ask = folder, instance, ask
         self._host, self._backend = host, backend
         self._numbers = count()
+        self._sound: set[str] = set()
 
     async def offer(self, weights: WeightsRef, base: WeightsRef | None) -> Offered:
-        """See `Weights`: they are sent when they are asked for."""
+        """See `Weights`: they are sent when they are asked for, and looked at before."""
+        await asyncio.to_thread(locate, self._folder, weights)
+        self._sound = {weights.digest}
         return Offered(weights.size)
 
     async def bring(self, engine: Engine, weights: WeightsRef, version: int, *, resume: bool) -> None:
@@ -78,12 +81,17 @@ class Grouped:
         """See `Weights`: senders end by themselves."""
 
     def _sender(self, wanted: Wanted) -> Group:
-        file = locate(self._folder, wanted.weights)
+        known = wanted.weights.digest in self._sound  # a peer does not wait for a digest of all of it again
+        file = self._folder / wanted.weights.address if known else locate(self._folder, wanted.weights)
         return send(file, wanted.name, wanted.ranks, self._host, self._backend).group
 
     async def _meet(self, weights: WeightsRef, ranks: int) -> Group:
         name = f"{self._instance}-{next(self._numbers)}"
-        answer = await self._ask(Wanted(weights=weights, name=name, ranks=ranks).model_dump_json().encode())
+        question = Wanted(weights=weights, name=name, ranks=ranks).model_dump_json().encode()
+        try:
+            answer = await self._ask(question)
+        except GyreError as error:
+            raise EngineUnavailable(str(error)) from error
         try:
             return Group.model_validate_json(answer)
         except ValidationError as error:

@@ -109,7 +109,7 @@ def _serve(store: Any, group: Group, ranks: int, file: Path, spans: Sequence[tup
                 _broadcast(made, _bytes(file, begin, end, group.backend))
         finally:
             _c10d.destroy_process_group(made)
-    except (RuntimeError, OSError) as error:  # torch has no narrower one for a lost peer or a time limit
+    except (RuntimeError, OSError, ValueError) as error:  # torch has no narrower one for a lost peer or a time limit
         log.warning("group %s: the weights were not sent: %s", group.name, str(error).splitlines()[0][:200])
 
 

@@ -17,6 +17,9 @@ from schemas.base import Model
 
 INSTALL = "pip install mooncake-transfer-engine (or -non-cuda), with libibverbs and librdmacm of the system"
 
+READ_SECONDS = 600.0
+"""Patience with a core that stands still; its thread goes on waiting alone."""
+
 
 class Engine(Protocol):
     """What is used of `mooncake.engine.TransferEngine` (0.3.13): each answers 0 where it succeeds."""
@@ -111,7 +114,7 @@ class Mooncake:
             lent = Lent.model_validate_json(answer)
         except ValidationError as error:
             raise WeightsUnusable(f"the core answers {answer[:100]!r}: is its weights.transport another?") from error
-        async with self._one:
+        async with self._one, asyncio.timeout(READ_SECONDS):
             await asyncio.to_thread(self._read, lent, into)
         return into
 

@@ -68,6 +68,7 @@ async def test_published_versions_come_by_the_group_under_running_requests(
     engine: SglangEngine,
     server: RunningServer,
     weights: Grouped,
+    tmp_path: Path,
     saved: Callable[[int], WeightsRef],
     full_logprobs: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,
@@ -83,7 +84,7 @@ async def test_published_versions_come_by_the_group_under_running_requests(
             assert max(abs(a - b) for a, b in zip(found.logprobs, wanted, strict=True)) < 1e-4
     assert "file is loaded" not in caplog.text
     by_group = await checksum(server)
-    await engine.load(Path(saved_path(weights, saved(3))), 4)
+    await engine.load(saved_path(tmp_path, saved(3)), 4)
     assert await checksum(server) == by_group
     await engine.abort_all()
     for each in pending:
@@ -92,8 +93,8 @@ async def test_published_versions_come_by_the_group_under_running_requests(
         assert spans[-1].version >= 3
 
 
-def saved_path(weights: Grouped, reference: WeightsRef) -> Path:
-    return weights._folder / reference.address
+def saved_path(folder: Path, reference: WeightsRef) -> Path:
+    return folder / reference.address
 
 
 async def test_a_released_engine_wakes_with_what_the_group_brings(
@@ -159,6 +160,27 @@ async def test_a_session_that_somebody_left_open_is_ended(
     assert "begun anew" in caplog.text
     assert "file is loaded" not in caplog.text
     assert versions(await engine.generate(ask("a"))) == [1]
+
+
+async def test_what_is_cancelled_on_the_way_serves_nothing_before_it_has_whole_weights(
+    engine: SglangEngine, tmp_path: Path, saved: Callable[[int], WeightsRef]
+) -> None:
+    asked = asyncio.Event()
+
+    async def silent(_: bytes) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    bringing = asyncio.ensure_future(grouped(tmp_path, silent).bring(engine, saved(1), 1, resume=False))
+    await asked.wait()
+    bringing.cancel()
+    await asyncio.gather(bringing, return_exceptions=True)
+    pending = asyncio.ensure_future(engine.generate(ask("a")))
+    done, _ = await asyncio.wait({pending}, timeout=1.0)
+    assert not done
+    await engine.load(saved_path(tmp_path, saved(2)), 2)
+    assert versions(await pending) == [2]
 
 
 async def test_weights_that_do_not_fit_reach_no_server(

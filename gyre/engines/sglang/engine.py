@@ -35,13 +35,14 @@ from gyre.engines.port import (
     Generation,
     Health,
     RequestRefused,
+    WeightsRefused,
     check_context,
     packed,
 )
 from gyre.engines.sglang.client import ANSWER_SECONDS, Client
 from gyre.engines.sglang.experts import rows_of, shape_of
 from gyre.engines.sglang.files import check_shapes, loadable, shapes_of
-from gyre.engines.sglang.group import Group, HalfLoaded, Meet, ServerStuck, receive
+from gyre.engines.sglang.group import Group, Meet, ServerStuck, receive
 from gyre.engines.sglang.server import Server
 from gyre.engines.sglang.wire import Generated
 from schemas.base import pack_ints
@@ -303,6 +304,7 @@ class SglangEngine(Remembered):
     async def _take(self, change: Callable[[], Awaitable[None]], version: int) -> None:
         """Cut what is in flight, change the weights, and let it go on; not while they may be half of two versions."""
         self._open.clear()
+        before, self._half = self._half, True
         try:
             await change()
             self._half = False
@@ -310,8 +312,11 @@ class SglangEngine(Remembered):
             self._forget()
             if self._shared:  # it is salted with the version: what is left there is of no use, and would only grow
                 await self._client.forget_shared()
-        except HalfLoaded:
-            self._half = True
+        except (
+            EngineUnavailable,
+            WeightsRefused,
+        ):  # nothing was changed; whatever else ends it, cancelling too, may have
+            self._half = before
             raise
         finally:
             if not self._half:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from pydantic import Field
 
@@ -78,27 +79,32 @@ async def receive(client: Client, meet: Meet, version: int) -> None:
             await client.join_group(join)
     except TimeoutError:
         raise ServerStuck(f"SGLang at {client.url}: group {group.name} did not come about in time") from None
-    try:
-        await _update(client, group, version)
-    finally:
-        with contextlib.suppress(EngineError, TimeoutError):  # it is of no more use, whatever holds it
-            async with asyncio.timeout(GROUP_SECONDS):
-                await client.leave_group(group.name)
+    await _update(client, group, version)
+    with contextlib.suppress(EngineError, TimeoutError):  # it is of no more use, whatever holds it
+        async with asyncio.timeout(GROUP_SECONDS):
+            await client.leave_group(group.name)
 
 
 async def _update(client: Client, group: Group, version: int) -> None:
-    await _begin(client)
     try:
-        try:
-            for bucket in group.buckets:
-                async with asyncio.timeout(GROUP_SECONDS):
-                    await client.load_from_group(_body(group, bucket, version))
-        finally:
-            await client.end_update()
+        await _begin(client)
+        for bucket in group.buckets:
+            async with asyncio.timeout(GROUP_SECONDS):
+                await client.load_from_group(_body(group, bucket, version))
+        await client.end_update()
     except TimeoutError:
         raise ServerStuck(f"SGLang at {client.url}: nothing came by group {group.name}") from None
     except (WeightsRefused, EngineUnavailable) as error:
+        await _leave_half(client, group)
         raise HalfLoaded(f"group {group.name}: {error}") from error
+
+
+async def _leave_half(client: Client, group: Group) -> None:
+    """What a server that still hears should be rid of before the next update."""
+    for step in (client.end_update, partial(client.leave_group, group.name)):
+        with contextlib.suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(GROUP_SECONDS):
+                await step()
 
 
 async def _begin(client: Client) -> None:

@@ -113,6 +113,7 @@ class ManagedServer:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             await self._process.wait()
+            self._process = None  # ended as it was told to: nothing to complain of
 
     async def _answers(self, client: Client, process: asyncio.subprocess.Process) -> None:
         try:
