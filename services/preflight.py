@@ -11,6 +11,7 @@ from gyre.proxy.adapters.registry import find_adapter
 from gyre.sandboxes.make import check_sandbox
 from gyre.sandboxes.port import SandboxError
 from gyre.tasks.sources import examine
+from services.experts import check_experts
 from services.judges import check_key
 from services.weights import check_transport
 
@@ -22,6 +23,7 @@ def preflight(config: Config) -> None:
         ConfigError, ModelError, TaskError, AdapterUnknown, EvaluatorError: naming what to change.
     """
     check_context(config)
+    check_experts(config, model_config(find_model(config.model.path)))
     check_sandboxes(config)
     find_adapter(config.harness.adapter)
     check_template(config)

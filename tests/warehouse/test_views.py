@@ -74,6 +74,14 @@ def test_a_publication_says_what_it_cost(ask: Ask) -> None:
     assert ask("publications") == [told | {"changed": 0.25, "seconds": 0.5}]
 
 
+def test_an_assessment_says_who_judged(ask: Ask) -> None:
+    sql = "SELECT DISTINCT valid, evaluator, judge FROM assessments WHERE run = 'faulty' ORDER BY valid"
+    assert ask(sql) == [
+        {"valid": False, "evaluator": "", "judge": ""},
+        {"valid": True, "evaluator": "judge", "judge": "wise"},
+    ]
+
+
 def test_what_was_not_said_yet_is_null(ask: Ask) -> None:
     sql = "SELECT reward, excluded, excluded_because FROM executions WHERE run = 'faulty' AND execution = 'x2-1'"
     assert ask(sql) == [
