@@ -1,0 +1,270 @@
+"""deploy/kubernetes as a cluster would read it: rendered by kustomize where there is one, held to the API's schemas.
+
+No cluster is asked: nothing here says that it runs.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gyre.config import Config
+from gyre.sandboxes.kubernetes_spec import COMPONENT, OWNER, REACH, SANDBOX
+from services.keys import NAME, write_keys
+
+yaml = pytest.importorskip("yaml", reason="manifests are YAML")
+from tests.kubernetes_schema import trouble  # noqa: E402 - skipped as a whole without the schemas
+
+ROOT = Path(__file__).parents[1]
+HERE = ROOT / "deploy/kubernetes"
+OVERLAYS = sorted(path.name for path in (HERE / "overlays").iterdir())
+SERVERS = [f"nats-{number}.nats" for number in range(3)]
+WORKLOADS = ("Deployment", "StatefulSet")
+Thing = dict[str, Any]
+
+
+def kustomize() -> list[str]:
+    """The program that renders; empty where there is none."""
+    for words in (["kustomize", "build"], ["kubectl", "kustomize"]):
+        if shutil.which(words[0]):
+            return words
+    return []
+
+
+rendering = pytest.mark.skipif(not kustomize(), reason="neither kustomize nor kubectl is installed")
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Thing]]:
+    """Overlay -> its objects, with passwords as `gyre keys` makes them."""
+    folder = tmp_path_factory.mktemp("deploy") / "kubernetes"
+    shutil.copytree(HERE, folder)
+    write_keys(folder / "keys", "demo", servers=SERVERS)
+    found = {}
+    for name in OVERLAYS:
+        done = subprocess.run([*kustomize(), folder / "overlays" / name], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found[name] = [each for each in yaml.safe_load_all(done.stdout) if each]
+    return found
+
+
+@cache
+def documents(path: Path) -> list[Any]:
+    return [each for each in yaml.safe_load_all(path.read_text()) if each]
+
+
+def of(things: list[Thing], *kinds: str) -> list[Thing]:
+    return [each for each in things if each["kind"] in kinds]
+
+
+def named(things: list[Thing], kind: str, namespace: str = "gyre") -> set[str]:
+    return {each["metadata"]["name"] for each in of(things, kind) if each["metadata"].get("namespace") == namespace}
+
+
+def pods(things: list[Thing]) -> Iterator[tuple[str, Thing, Thing]]:
+    """Name of a workload, labels of its pods, their spec."""
+    for each in of(things, *WORKLOADS):
+        template = each["spec"]["template"]
+        yield each["metadata"]["name"], template["metadata"]["labels"], template["spec"]
+
+
+def containers(spec: Thing) -> list[Thing]:
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def matches(selector: Thing, labels: dict[str, str]) -> bool:
+    """As the API has it, for the operators that are used here."""
+    if not selector.get("matchLabels", {}).items() <= labels.items():
+        return False
+    return all({"Exists": each["key"] in labels}[each["operator"]] for each in selector.get("matchExpressions", []))
+
+
+def kustomizations() -> list[Path]:
+    return sorted(HERE.rglob("kustomization.yaml"))
+
+
+def referenced(path: Path) -> Iterator[str]:
+    """Files and folders that a kustomization names."""
+    (told,) = documents(path)
+    yield from (*told.get("resources", []), *told.get("components", []))
+    yield from (each["path"] for each in told.get("patches", []) if "path" in each)
+    for generator in told.get("configMapGenerator", []):
+        yield from (each.rpartition("=")[2] for each in generator.get("files", []))
+
+
+@pytest.mark.parametrize("path", kustomizations(), ids=lambda path: str(path.parent.relative_to(HERE)))
+def test_what_a_kustomization_names_is_there(path: Path) -> None:
+    for each in referenced(path):
+        found = path.parent / each
+        assert (found / "kustomization.yaml").is_file() if found.is_dir() else found.is_file(), each
+
+
+def test_every_manifest_is_named_by_one() -> None:
+    used = {(path.parent / each).resolve() for path in kustomizations() for each in referenced(path)}
+    files = {
+        path for path in HERE.rglob("*.*") if path.is_file() and path.name not in ("kustomization.yaml", ".gitignore")
+    }
+    assert {path for path in files if path.resolve() not in used} == set()
+
+
+def test_every_password_has_a_secret_and_every_secret_is_made(tmp_path: Path) -> None:
+    write_keys(tmp_path, "demo", servers=SERVERS)
+    made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    (told,) = documents(HERE / "keys/kustomization.yaml")
+    named_ = {each for secret in told["secretGenerator"] for each in secret["files"]}
+    assert named_ <= made
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_object_is_one_that_the_api_takes(overlay: str, rendered: dict[str, list[Thing]]) -> None:
+    things = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in rendered[overlay]]
+    assert len(set(things)) == len(things)
+    troubles = dict(zip(things, map(trouble, rendered[overlay]), strict=True))
+    assert {name: why for name, why in troubles.items() if why} == {}
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_a_pod_refers_to_is_there(overlay: str, rendered: dict[str, list[Thing]]) -> None:
+    things = rendered[overlay]
+    secrets, configs, claims = (named(things, kind) for kind in ("Secret", "ConfigMap", "PersistentVolumeClaim"))
+    accounts = named(things, "ServiceAccount")
+    for each in of(things, *WORKLOADS):
+        spec = each["spec"]["template"]["spec"]
+        own = {claim["metadata"]["name"] for claim in each["spec"].get("volumeClaimTemplates", [])}
+        volumes = {volume["name"] for volume in spec["volumes"]}
+        for volume in spec["volumes"]:
+            assert volume.get("secret", {}).get("secretName") in {None, *secrets}
+            assert volume.get("configMap", {}).get("name") in {None, *configs}
+            assert volume.get("persistentVolumeClaim", {}).get("claimName") in {None, *claims}
+        for container in containers(spec):
+            assert {mount["name"] for mount in container.get("volumeMounts", [])} <= volumes | own
+            assert {source["configMapRef"]["name"] for source in container.get("envFrom", [])} <= configs
+            known = {variable["name"] for variable in container.get("env", [])} | {"GYRE_RUN"}
+            assert set(re.findall(r"\$\((\w+)\)", " ".join(container.get("args", [])))) <= known
+        assert spec.get("serviceAccountName") in {None, *accounts}
+    assert secrets >= {spec["volumes"][0].get("secret", {}).get("secretName") for _, _, spec in pods(things)} - {None}
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_selectors_find_the_pods_that_are_meant(overlay: str, rendered: dict[str, list[Thing]]) -> None:
+    things = rendered[overlay]
+    labels = {name: found for name, found, _ in pods(things)}
+    for each in of(things, *WORKLOADS):
+        name = each["metadata"]["name"]
+        assert [other for other, found in labels.items() if matches(each["spec"]["selector"], found)] == [name]
+    ports = {name: {port["name"]: port["containerPort"] for one in containers(spec) for port in one.get("ports", [])}
+             for name, _, spec in pods(things)}  # fmt: skip
+    for each in of(things, "Service"):
+        behind = [name for name, found in labels.items() if each["spec"]["selector"].items() <= found.items()]
+        assert behind, each["metadata"]["name"]
+        for port in each["spec"]["ports"]:
+            assert all(port["port"] in ports[name].values() for name in behind)
+    for each in of(things, "PodDisruptionBudget"):
+        assert any(matches(each["spec"]["selector"], found) for found in labels.values())
+    for each in of(things, "StatefulSet"):
+        assert each["spec"]["serviceName"] in named(things, "Service")
+    for _, _, spec in pods(things):
+        for container in spec["containers"]:
+            own = {port["name"] for port in container["ports"]}
+            probes = [
+                container[kind]["httpGet"]["port"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")
+            ]
+            assert set(probes) <= own
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pods_are_hardened_and_their_images_pinned(overlay: str, rendered: dict[str, list[Thing]]) -> None:
+    for name, _, spec in pods(rendered[overlay]):
+        around = spec["securityContext"]
+        assert around["runAsNonRoot"] is True
+        assert around["runAsUser"] > 0
+        assert around["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert "automountServiceAccountToken" in spec or spec.get("serviceAccountName") is None
+        for container in containers(spec):
+            own = container["securityContext"]
+            assert (own["allowPrivilegeEscalation"], own["capabilities"]) == (False, {"drop": ["ALL"]})
+            assert own.get("readOnlyRootFilesystem") or name == "clickhouse"
+            assert re.search(r":[\w.-]*\d[\w.-]*$|@sha256:[0-9a-f]{64}$", container["image"]), container["image"]
+            assert not container["image"].endswith(":latest")
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+            assert "memory" in container["resources"]["limits"]
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_cluster_has_the_services_that_compose_has(overlay: str, rendered: dict[str, list[Thing]]) -> None:
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    wanted = {name: each.get("command") for name, each in compose.items() if "profiles" not in each}
+    found = {labels["app.kubernetes.io/name"]: spec["containers"][0] for _, labels, spec in pods(rendered[overlay])}
+    assert found.keys() == wanted.keys() - {"keys"}
+    for name in wanted.keys() - {"keys", "nats", "clickhouse", "launcher", "dashboard", "cell"}:
+        assert found[name]["args"][:3] == wanted[name][:3]
+    for name in ("nats", "clickhouse"):
+        assert found[name]["image"] in str(compose[name]["image"])
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_configuration_is_one_that_a_run_takes_on_this_cluster(
+    overlay: str, rendered: dict[str, list[Thing]], tmp_path: Path
+) -> None:
+    things = rendered[overlay]
+    (text,) = [each["data"]["run.toml"] for each in of(things, "ConfigMap") if "run.toml" in each["data"]]
+    (tmp_path / "run.toml").write_text(text)
+    config = Config.load(tmp_path / "run.toml")
+    servers = next(each for each in of(things, "StatefulSet") if each["metadata"]["name"] == "nats")
+    assert config.bus.replicas == servers["spec"]["replicas"] == len(SERVERS)
+    assert servers["spec"]["template"]["spec"]["containers"][0]["env"][0]["name"] == NAME
+    assert config.bus.url == "nats://nats:4222"
+    cells = [each for each in of(things, "StatefulSet") if each["metadata"]["name"].startswith("cell")]
+    nodes = sum(each["spec"]["replicas"] for each in cells)
+    count = nodes if len(cells) == 1 else len(cells)
+    assert config.cells.count + config.cells.standalone == count
+    gpus = nodes // count * 8
+    assert config.trainer.tensor * config.trainer.pipeline <= gpus
+    sandboxes = config.sandbox.kubernetes
+    assert config.sandbox.kind == "kubernetes"
+    assert sandboxes.mounts["/runs"] in named(things, "PersistentVolumeClaim", sandboxes.namespace)
+    user = {spec["securityContext"]["runAsUser"] for name, _, spec in pods(things) if name == "runner"}
+    assert {int(sandboxes.user.partition(":")[0])} == user
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_agents_reach_the_proxy_and_nothing_else(overlay: str, rendered: dict[str, list[Thing]]) -> None:
+    things = rendered[overlay]
+    space = "gyre-sandboxes"
+    policies = [each["spec"] for each in of(things, "NetworkPolicy") if each["metadata"]["namespace"] == space]
+    agent = {COMPONENT: SANDBOX, OWNER: "1-ab", REACH: "proxy"}
+    ways = [each for each in policies if matches(each["podSelector"], agent)]
+    assert all("Egress" in each["policyTypes"] for each in ways)
+    assert any("Ingress" in each["policyTypes"] and "ingress" not in each for each in ways)
+    (out,) = [rule for each in ways for rule in each.get("egress", [])]
+    reached = {name for name, labels, _ in pods(things) for to in out["to"] if matches(to["podSelector"], labels)}
+    assert reached == {"proxy"}
+    (proxy,) = [spec["containers"][0] for name, _, spec in pods(things) if name == "proxy"]
+    port = next(each["value"] for each in proxy["env"] if each["name"] == "GYRE_PROXY_PORT")
+    assert [each["port"] for each in out["ports"]] == [int(port)]
+    nobody = {**agent, REACH: "nothing"}
+    assert not [rule for each in policies if matches(each["podSelector"], nobody) for rule in each.get("egress", [])]
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_only_who_runs_executions_may_make_their_pods(overlay: str, rendered: dict[str, list[Thing]]) -> None:
+    things = rendered[overlay]
+    (role,) = of(things, "Role")
+    assert role["metadata"]["namespace"] == "gyre-sandboxes"
+    assert {resource for rule in role["rules"] for resource in rule["resources"]} == {"pods", "pods/log"}
+    who = {name for name, _, spec in pods(things) if spec.get("serviceAccountName") == "sandboxes"}
+    assert who == {"runner", "examiner", "evaluator"}
+    assert all(spec["automountServiceAccountToken"] == (name in who) for name, _, spec in pods(things))
