@@ -72,6 +72,47 @@ def validate(
     sys.exit(0 if not refused and all(report.sound for report in reports) else 1)
 
 
+@app.command()
+def screen(
+    source: Source,
+    model: Annotated[str, typer.Option(help="A model by name or folder, or a run, whose last weights are meant.")],
+    rollouts: Annotated[int, typer.Option(help="Rollouts of each task.", min=2)] = 8,
+    index: Annotated[Path, typer.Option(help="File to write; what it holds already is gone on with.")] = Path(
+        "screened.json"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of word tasks.", min=0)] = 0,
+    runs: Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")] = Path("runs"),
+    overrides: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Estimate how hard tasks are, and write an index of those that were solved sometimes, for `tasks.train`.
+
+    Ends with exit code 1 if there is no such task.
+
+    Example: gyre tasks screen examples/first-tasks --model smollm2 --rollouts 4 --index first.json
+    """
+    import uvloop
+
+    from services.tasks_screen import Wish
+    from services.tasks_screen import screen as work
+
+    with Errors(), _progress("tasks") as shown:
+        wish = Wish(source, model, rollouts, index, seed, runs, overrides or [])
+        found = uvloop.run(work(wish, shown))
+    chosen = found.chosen()
+    if as_json:
+        typer.echo(json.dumps({"index": str(index), **found.told()}))
+    else:
+        console = Console()
+        table = Table("task", "rollouts", "solved", "mean", "in the index")
+        for name, scores in found.scores.items():
+            mean = f"{sum(scores) / len(scores):.3f}" if scores else "-"
+            table.add_row(name, str(len(scores)), str(found.solved(name)), mean, "yes" if name in chosen else "")
+        console.print(table)
+        _line(console, f"{len(chosen)} of {len(found.scores)} tasks are in {index}: solved sometimes, not always")
+    sys.exit(0 if chosen else 1)
+
+
 def _told(reports: list[Any], refused: list[str], sandbox: str) -> dict[str, Any]:
     return {
         "sound": sum(report.sound for report in reports),

@@ -4,6 +4,7 @@ A short-lived run is opened on those weights and supervised until its examiner h
 """
 
 import asyncio
+import math
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -38,21 +39,42 @@ async def evaluate(target: str, runs: Path, episodes: int | None, overrides: Seq
     Raises:
         EvaluationFailed: neither a run nor a model has that name, or the services could not go on.
     """
+    version, scored = await _measured(target, runs, episodes, overrides)
+    return {
+        "target": target,
+        "version": version,
+        "episodes": len(floats(scored.scores)),
+        "valid": scored.valid,
+        "mean": scored.mean,
+        "seconds": round(scored.seconds, 3),
+    }
+
+
+async def score_tasks(
+    target: str, runs: Path, tasks: Path, rollouts: int, overrides: Sequence[str]
+) -> list[list[float]]:
+    """Valid scores of so many episodes on each task of a folder, tasks in order of their folders' names.
+
+    Raises:
+        EvaluationFailed: neither a run nor a model has that name, or the services could not go on.
+    """
+    count = sum(path.is_dir() for path in tasks.iterdir())
+    chosen = [*overrides, f"tasks.train={tasks}", f"tasks.heldout={tasks}"]
+    _, scored = await _measured(target, runs, count * rollouts, chosen)
+    scores = floats(scored.scores)
+    return [[score for score in scores[place::count] if not math.isnan(score)] for place in range(count)]
+
+
+async def _measured(
+    target: str, runs: Path, episodes: int | None, overrides: Sequence[str]
+) -> tuple[int, EvaluationScored]:
     with tempfile.TemporaryDirectory(prefix="gyre-eval-") as name:
         folder = Path(name)
         if (runs / target / NOTE).is_file():
             version, config = await _of_run(target, runs, folder, overrides)
         else:
             version, config = 0, _of_model(target, runs, overrides)
-        scored = await _scored(_only_evaluation(config, folder, episodes))
-        return {
-            "target": target,
-            "version": version,
-            "episodes": len(floats(scored.scores)),
-            "valid": scored.valid,
-            "mean": scored.mean,
-            "seconds": round(scored.seconds, 3),
-        }
+        return version, await _scored(_only_evaluation(config, folder, episodes))
 
 
 async def last_weights(ev: ReadLog) -> tuple[int, RunStarted, WeightsRef]:
