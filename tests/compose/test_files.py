@@ -2,7 +2,12 @@
 
 import json
 import re
+import shutil
+import subprocess
+import tomllib
 from pathlib import Path
+
+import pytest
 
 from bus import users
 from gyre.config import Config
@@ -46,3 +51,45 @@ def test_grafana_draws_what_is_counted() -> None:
     told = set(re.findall(r"`(gyre_\w+)`", (ROOT / "docs" / "metrics.md").read_text()))
     assert {name.removesuffix("_bucket") for name in drawn} <= told
     assert all(panel["datasource"]["uid"] == "prometheus" for panel in board["panels"])
+
+
+def compose(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["docker", "compose", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def has_compose() -> bool:
+    return bool(shutil.which("docker")) and compose("version").returncode == 0
+
+
+@pytest.mark.skipif(not has_compose(), reason="docker compose is not installed")
+def test_cells_with_gpus_are_cells_that_share_no_gpu() -> None:
+    config = Config.load(ROOT / "examples/gpu.toml")
+    told = compose("--profile", "gpu", "config", "--format", "json")
+    assert told.returncode == 0, told.stderr
+    services = json.loads(told.stdout)["services"]
+    cells = [each for name, each in services.items() if name.startswith("gpu-cell")]
+    assert len(cells) == config.cells.count
+    held = [each["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] for each in cells]
+    assert len({number for each in held for number in each}) == sum(map(len, held))
+    servers = [each.partition("=")[2] for each in config.engine.arguments if each.startswith("--tp-size=")]
+    ranks = config.trainer.tensor * config.trainer.pipeline
+    assert {len(each) for each in held} == {ranks} == {int(each) for each in servers}
+    for each in cells:
+        for key in ("command", "networks", "volumes", "read_only", "cap_drop", "security_opt", "healthcheck"):
+            assert each[key] == services["cell"][key], key
+
+
+@pytest.mark.skipif(not has_compose(), reason="docker compose is not installed")
+@pytest.mark.parametrize("profile", ["", "tools", "observability", "gpu"])
+def test_compose_reads_every_part(profile: str) -> None:
+    told = compose(*(["--profile", profile] if profile else []), "config", "--quiet")
+    assert told.returncode == 0, told.stderr
+
+
+def test_the_image_with_gpus_has_what_its_configuration_names() -> None:
+    recipe = (ROOT / "Dockerfile.gpu").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert Config.load(ROOT / "examples/gpu.toml").engine.python == "/opt/sglang/bin/python"
+    assert all(f"/opt/sglang/bin/pip install ${{PIP_ARGS}} {each}" in recipe for each in extras["sglang"])
+    assert "[torch,analytics,megatron]" in recipe
+    assert "USER gyre" in recipe
