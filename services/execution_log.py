@@ -59,6 +59,10 @@ class Facts:
         """What was said first of this kind: it stands."""
         return next((each.event for each in self.said if isinstance(each.event, kind)), None)
 
+    def every(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        """All that was said of this kind, in the order of the log."""
+        return tuple(each.event for each in self.said if isinstance(each.event, kind))
+
     def tree(self) -> trees.Tree:
         """The tree that the records alone give."""
         return trees.fold(self.execution, self.records)
@@ -98,6 +102,8 @@ async def facts_of(source: Source, execution: str) -> Facts:
     """Read what the log says now. Raises ExecutionNotFound when it says nothing of such an execution."""
     try:
         about = [subjects.ev(source.run, service, "execution", execution) for service in SERVICES]
+        about += [subjects.ev(source.run, "evaluator", "assess", execution)]
+        about += [subjects.below(source.run, "evaluator", "beside", execution)]
         evaluation = execution.rpartition("-")[0] or execution
         held_out = await source.ev.last(subjects.ev(source.run, "scheduler", "evaluation", evaluation)) is not None
         records = [each async for each in _read(source.calls, subjects.call(source.run, execution))]

@@ -113,9 +113,21 @@ def _head(found: Found) -> Iterator[Text]:
         yield text
         return
     yield text.append(f", reward {'none' if found['reward'] is None else format(found['reward'], '.3f')}", "default")
+    yield from (_assessed(each) for each in found["assessments"] if each["by"] is not None)
     if (admitted := found["admitted"]) is not None:
         taken = f"{len(admitted['trajectories'])} of {len(found['leaves'])} leaves admitted (J_max {found['j_max']})"
         yield Text(f"{taken}, {admitted['targets']} targets, advantage {admitted['advantage']:+.3f}{_step(found)}")
+
+
+def _assessed(each: Found) -> Text:
+    by, score = each["by"], each["score"]
+    who = f"{by['model']} at {by['url']}" if by["evaluator"] == "judge" else by["evaluator"]
+    where = " in ".join(word for word in (by["sandbox"], by["image"]) if word) or "nowhere"
+    words = (
+        f"{'no score' if score is None else format(score, '.3f')} by {who}, run in {where}, rules {by['digest'][:12]}"
+    )
+    beside = "" if each["designated"] else ", beside the reward"
+    return Text(f"assessment {each['assessment']}: {words}{beside}", "default" if score is not None else "yellow")
 
 
 def _step(found: Found) -> str:

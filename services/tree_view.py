@@ -10,7 +10,7 @@ from gyre.proxy.chat_model import ChatModel
 from gyre.proxy.links import links
 from schemas.base import ints
 from schemas.calls import ModelCallRecorded
-from schemas.rewards import LeafSummary, RewardAssigned, TreeBuilt
+from schemas.rewards import AssessmentRecorded, LeafSummary, RewardAssigned, TreeBuilt
 from schemas.training import TrajectoriesAdmitted
 from services.execution_log import Facts, Training, chat_model, facts_of, training_of
 from services.source import Source
@@ -39,6 +39,7 @@ async def tree_of(source: Source, execution: str) -> dict[str, Any]:
         "leaves": [{**leaf, **fate} for leaf, fate in zip(outline["leaves"], fated, strict=True)],
         "rejected": facts.rejected(built),
         "reward": reward.reward if reward else None,
+        "assessments": [assessment_of(each) for each in facts.every(AssessmentRecorded)],
         "standing": facts.standing,
         "j_max": config.admission.j_max,
         "admitted": _admitted(facts.first(TrajectoriesAdmitted)),
@@ -117,6 +118,13 @@ def _leaf(leaf: LeafSummary, node: tree.Node) -> dict[str, Any]:
         "length": leaf.tokens,
         "final_main": leaf.final_main,
     }
+
+
+def assessment_of(event: AssessmentRecorded) -> dict[str, Any]:
+    """What one assessment found and by whom, as plain data."""
+    by = event.provenance
+    kept = event.model_dump(mode="json", include={"assessment", "designated", "attempt", "branch", "score", "detail"})
+    return {**kept, "by": by.model_dump(mode="json") if by else None}
 
 
 def _admitted(event: TrajectoriesAdmitted | None) -> dict[str, Any] | None:

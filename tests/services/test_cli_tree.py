@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from gyre.core import tree as trees
+from schemas.rewards import AssessmentRecorded, Provenance
 from services.source import Source
 from services.states import state_at
 from services.tree_drawing import draw
-from services.tree_view import tree_of
+from services.tree_view import assessment_of, tree_of
 from tests.services.conftest import Gyre, refusal
 from tests.services.small_run import ADMITTED, DRAWN, NEXT, RECORDS, ROOT, TARGETS, TREE, length
 
@@ -109,6 +110,28 @@ async def test_a_drawing_has_a_line_for_each_chain_and_never_a_control_character
     assert sum("trained on, " in line for line in lines) == len(DRAWN)
     assert "rejected: x0-0-c9, parent x0-0-c99 is no node of the tree" in text
     assert any(line.startswith("├─● x0-0-c2") and "forks inside x0-0-c0, fell back: it trims" in line for line in lines)
+
+
+async def test_a_drawing_says_who_judged_where_the_log_does(source: Source) -> None:
+    found = await tree_of(source, "x0-0")
+    assert found["assessments"] == []
+    said = AssessmentRecorded(
+        assessment="x0-0-a1", execution="x0-0", designated=True, attempt=1, state=None, branch=None, score=None,
+        valid=False, seconds=1, detail="its tests crash",
+    )  # fmt: skip
+    tests = Provenance(evaluator="tests", digest="5c" * 32, sandbox="docker", image="an-image")
+    judge = Provenance(evaluator="judge", digest="9f" * 32, model="wise", url="http://h/v1", sandbox="process")
+    beside = {"designated": False, "assessment": "x0-0-judge", "score": 0.5, "valid": True}
+    each = (
+        said,
+        said.model_copy(update={"provenance": tests}),
+        said.model_copy(update={"provenance": judge, **beside}),
+    )
+    found["assessments"] = [assessment_of(event) for event in each]
+    assert [line for line in drawing(found) if line.startswith("assessment")] == [
+        "assessment x0-0-a1: no score by tests, run in docker in an-image, rules 5c5c5c5c5c5c",
+        "assessment x0-0-judge: 0.500 by wise at http://h/v1, run in process, rules 9f9f9f9f9f9f, beside the reward",
+    ]
 
 
 async def test_a_full_drawing_has_a_line_for_each_call(source: Source) -> None:
