@@ -18,6 +18,7 @@ from gyre.errors import GyreError
 from gyre.proxy.tokens import execution_token
 from gyre.sandboxes.port import Command, Ended, Ending, Sandbox, SandboxError
 from gyre.tasks.folder import Task
+from gyre.tasks.places import working_places
 from schemas.dispatch import Reason, Stage
 from schemas.refs import StateRef
 from services import workspace
@@ -99,8 +100,11 @@ class Episodes:
     async def _prepared(self, execution: str, task: str) -> Path:
         if task not in self._tasks:
             raise NotReady(f"task {task}: not among the tasks of this run")
-        making = asyncio.to_thread(workspace.make, self._tasks[task], self.box(execution))
-        return await asyncio.wait_for(making, self._tasks[task].setup_timeout)
+        known, box = self._tasks[task], self.box(execution)
+        async with asyncio.timeout(known.setup_timeout):
+            place = await asyncio.to_thread(workspace.make, known, box)
+            await workspace.fill(known, place, box, self._sandbox)
+        return place
 
     async def _command_for(self, execution: str, task: str, token: str, place: Path) -> Command:
         reach = (await _content(self._folder / "proxy.url")).decode().strip().rstrip("/")
@@ -115,7 +119,8 @@ class Episodes:
         }
         box, grace = self.box(execution), self._harness.kill_grace
         seen, image = self._visible, self._tasks[task].image
-        return Command(self._command, place, box, environment, self.deadline(task), grace, seen, reach, image)
+        seconds, places = self.deadline(task), working_places(self._tasks[task], place, box)
+        return Command(self._command, place, box, environment, seconds, grace, seen, reach, image, places)
 
 
 async def keep(blobs: Blobs, outcome: Outcome) -> tuple[StateRef | None, str]:

@@ -47,6 +47,7 @@ class Sandboxed:
             _GRACE_SECONDS,
             errand.visible,
             image=errand.image,
+            places=errand.places,
         )
         try:
             async with asyncio.timeout(self._setup_seconds + errand.seconds + _GRACE_SECONDS):

@@ -18,6 +18,7 @@ from gyre.sandboxes.make import make_sandbox
 from gyre.sandboxes.port import Command, Sandbox, SandboxError
 from gyre.tasks.fitting import SHARED, refuse_unfit
 from gyre.tasks.folder import Task, TaskError
+from gyre.tasks.places import solving_places
 from services import workspace
 from services.judges import judges_of
 from services.tasks_exposed import exposed
@@ -120,6 +121,7 @@ class Validation:
 
     async def _graded(self, task: Task, work: Work, box: Path) -> Attempt:
         place = await asyncio.to_thread(workspace.make, task, box)
+        await workspace.fill(task, place, box, self._sandbox)
         began = time.monotonic()
         problem = await self._solved(task, place, box) if work == "solution" else ""
         worked = time.monotonic() - began
@@ -138,9 +140,9 @@ class Validation:
         """Run the reference solution; what was wrong with that."""
         script = task.solution
         words = (str(script),) if script.stat().st_mode & 0o100 else ("/bin/sh", str(script))
-        seen = (script.parent,)
+        seen, places = (script.parent,), solving_places(task, place, box)
         ended = await self._sandbox.run(
-            Command(words, place, box, {}, task.agent_timeout, visible=seen, image=task.image)
+            Command(words, place, box, {}, task.agent_timeout, visible=seen, image=task.image, places=places)
         )
         if ended.ending == "exited" and ended.exit_code == 0:
             return ""

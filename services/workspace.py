@@ -17,7 +17,10 @@ from pathlib import Path
 from gyre.errors import GyreError
 from gyre.sandboxes.folders import remove
 from gyre.sandboxes.orphans import kill_leftovers
+from gyre.sandboxes.port import Command, Sandbox
 from gyre.tasks.folder import Task
+from gyre.tasks.places import working_places
+from gyre.tasks.unpack import stays
 
 MOST_BYTES = 64 << 20
 MOST_ENTRIES = 20_000
@@ -42,11 +45,27 @@ def make(task: Task, box: Path) -> Path:
             shutil.copytree(task.environment, workspace, symlinks=True)
         else:
             workspace.mkdir()
+        for _, folder in working_places(task, workspace, box):
+            folder.mkdir(exist_ok=True)
         # A copy: the original lies beside the tests and the solution.
         shutil.copyfile(task.instruction_file, box / "instruction.md")
     except (OSError, shutil.Error) as error:
         raise WorkspaceError(f"task {task.name}: its workspace cannot be made: {error}") from error
     return workspace
+
+
+async def fill(task: Task, workspace: Path, box: Path, sandbox: Sandbox) -> None:
+    """Copy into a workspace what the task's image holds in its workdir, if it begins with that.
+
+    Raises WorkspaceError, SandboxError.
+    """
+    if not task.from_image:
+        return
+    words = ("/bin/sh", "-c", 'cp -R -p "$1"/. "$2"/', "sh", task.workdir, str(workspace))
+    ended = await sandbox.run(Command(words, workspace, box, {}, task.setup_timeout, image=task.image))
+    if ended.exit_code != 0:
+        said = ended.reason or ended.last_line
+        raise WorkspaceError(f"task {task.name}: {task.workdir} of image {task.image} cannot be copied: {said}")
 
 
 def vacate(box: Path) -> None:
@@ -122,7 +141,7 @@ def _add(archive: tarfile.TarFile, path: str, name: str, left: int) -> int:
         member.type = tarfile.DIRTYPE
     elif stat.S_ISLNK(found.st_mode):
         member.type, member.linkname = tarfile.SYMTYPE, os.readlink(path)  # noqa: PTH115
-        if not _stays(name, member.linkname):
+        if not stays(name, member.linkname):
             return 0
     elif stat.S_ISREG(found.st_mode):
         return _add_file(archive, path, member, left)
@@ -143,14 +162,6 @@ def _add_file(archive: tarfile.TarFile, path: str, member: tarfile.TarInfo, left
     return len(body) + tarfile.BLOCKSIZE
 
 
-def _stays(name: str, target: str) -> bool:
-    """Whether a link called `name` with this target leads to a place inside, as names go."""
-    if posixpath.isabs(target):
-        return False
-    reached = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
-    return reached != ".." and not reached.startswith("../")
-
-
 def _unpack(
     tar: tarfile.TarFile,
     member: tarfile.TarInfo,
@@ -165,7 +176,7 @@ def _unpack(
     if member.isdir():
         path.mkdir(mode=0o700)
         modes.append((path, member.mode & 0o777))
-    elif member.issym() and _stays(member.name, member.linkname):
+    elif member.issym() and stays(member.name, member.linkname):
         links.append((path, member.linkname))
     elif member.isreg():
         content = tar.extractfile(member)

@@ -14,6 +14,7 @@ from gyre.evaluators.desk import Desk
 from gyre.evaluators.port import Errand, EvaluatorError, Finished, Run, Verdict
 from gyre.evaluators.template import Template, digest
 from gyre.tasks.folder import Task
+from gyre.tasks.places import LOGS, grading_places
 from schemas.rewards import EvaluatorKind, Provenance
 
 
@@ -48,7 +49,10 @@ class CommandEvaluator:
         arguments = template.arguments(task, desk.tests, desk.instruction) if template else _script(desk.tests)
         visible = (desk.tests, desk.instruction, *(template.files() if template else ()))
         environment = {"TESTS_DIR": str(desk.tests), "REWARD_FILE": str(desk.reward)}
-        return Errand(arguments, workspace, box, seconds, environment, visible, image)
+        places = grading_places(task, workspace, desk.tests, desk.logs)
+        if task.fixed:
+            environment["LOGS_DIR"] = LOGS
+        return Errand(arguments, workspace, box, seconds, environment, visible, image, places)
 
 
 def _script(tests: Path) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ class Desk:
         """Copy the tests and the instruction. Raises OSError."""
         folder = box / f"judge-{secrets.token_hex(16)}"
         (folder / "reward").mkdir(parents=True, mode=0o700)
+        (folder / "logs").mkdir()
         # Links lead to places inside the task (it was refused otherwise), which are not copied: their files are.
         shutil.copytree(task.tests, folder / "tests", symlinks=False, ignore=_dangling)
         shutil.copyfile(task.instruction_file, folder / "instruction.md")
@@ -43,6 +44,11 @@ class Desk:
         )
         laid = {name: _digest(folder / "tests" / name) for name in names}
         return cls(folder / "tests", folder / "instruction.md", folder / "reward/reward.txt", laid)
+
+    @property
+    def logs(self) -> Path:
+        """For what the tests say besides."""
+        return self.tests.with_name("logs")
 
     def disturbed(self) -> str:
         """A file of the tests that is not as it was laid out; "" when all are."""

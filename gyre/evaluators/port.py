@@ -74,6 +74,8 @@ class Errand:
     """What it may read and not write, besides its box: tests, mostly."""
     image: str = ""
     """Container image for it; empty: the configured one."""
+    places: tuple[tuple[str, Path], ...] = ()
+    """Further absolute names of folders, where the sandbox has a file system of its own."""
 
 
 @dataclass(frozen=True, slots=True)

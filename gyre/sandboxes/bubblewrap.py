@@ -108,7 +108,7 @@ class BubblewrapSandbox:
         if door:
             places += ["--ro-bind", str(door), _DOOR, "--ro-bind", str(doorway.ENTER), _ENTER]
             entering = (python, "-I", "-S", _ENTER, _DOOR, str(doorway.PORT))
-        places += view(command.box, shown, self._hidden, small)
+        places += view(command.box, shown, self._hidden, small, command.places)
         return (self._bwrap, *_FIXED, *places, "--", *self._limited(command), *entering, *command.arguments)
 
     def _limited(self, command: Command) -> tuple[str, ...]:

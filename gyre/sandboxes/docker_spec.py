@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gyre.sandboxes.port import Command, Limits
+from gyre.sandboxes.port import Command, Limits, SandboxError
 from gyre.sandboxes.shown import environment, outermost
 
 LABEL = "gyre.sandbox"
@@ -31,6 +31,7 @@ class Body:
         """The container of one command. Raises `SandboxError` for a folder that it would not see."""
         shown = outermost(command, self.visible)
         seen = [self.mount(command.box), *(self.mount(path, read_only=True) for path in shown)]
+        seen += [self._place(command.box, name, path) for name, path in command.places]
         return {
             **self._process(command.arguments, environment(command), labels, image),
             "WorkingDir": str(command.folder),
@@ -73,6 +74,13 @@ class Body:
             return {**told, "Type": "bind", "Source": str(source / rest)}
         part = {"Subpath": str(rest)} if rest.parts else {}
         return {**told, "Type": "volume", "Source": source, "VolumeOptions": {"NoCopy": True, **part}}
+
+    def _place(self, box: Path, name: str, path: Path) -> dict[str, Any]:
+        """A folder under another name. Raises `SandboxError` where only images know it."""
+        found = self.mount(path, read_only=not path.is_relative_to(box))
+        if found is None:
+            raise SandboxError(f"{path}: is to be {name} as well, but images have it; see sandbox.docker.mounts")
+        return {**found, "Target": name}
 
     def _process(
         self, arguments: tuple[str, ...], variables: Mapping[str, str], labels: Mapping[str, str], image: str

@@ -112,7 +112,10 @@ class Body:
     def _places(self, command: Command) -> list[dict[str, Any]]:
         shown = outermost(command, self.visible)
         found = [self._mount(command.box, read_only=False), *(self._mount(each) for each in shown)]
-        return [each for each in found if each]
+        named = (
+            (name, self._mount(path, read_only=not path.is_relative_to(command.box))) for name, path in command.places
+        )
+        return [*(each for each in found if each), *({**each, "mountPath": name} for name, each in named if each)]
 
     def _mount(self, path: Path, *, read_only: bool = True) -> dict[str, Any] | None:
         """How a path of ours is mounted at the same place; None: images have it themselves."""

@@ -66,6 +66,9 @@ class Command:
     not hold it to that."""
     image: str = ""
     """For sandboxes with images; empty: the configured one."""
+    places: tuple[tuple[str, Path], ...] = ()
+    """(absolute name, folder): further names under which folders are found, such as /tests. Of what lies in the box all
+    can be written, of the rest nothing. One that shares the file system has none of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,13 @@ _ETC = (
 _OURS = Path(__file__).with_name("etc")
 
 
-def view(box: Path, visible: Iterable[Path], hidden: Path | None, small_bytes: int) -> list[str]:
+def view(
+    box: Path,
+    visible: Iterable[Path],
+    hidden: Path | None,
+    small_bytes: int,
+    places: Iterable[tuple[str, Path]] = (),
+) -> list[str]:
     """Arguments of bwrap that build a root in which nothing but the box and two small folders in memory can be written.
 
     Args:
@@ -39,6 +45,7 @@ def view(box: Path, visible: Iterable[Path], hidden: Path | None, small_bytes: i
         hidden: a folder that stays empty although it may lie in something visible; what is visible in it, and the box,
             are shown all the same.
         small_bytes: size of /tmp and of /dev/shm each.
+        places: further names of folders, as `Command.places`.
     """
     size = str(small_bytes)
     arguments = ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]  # writable for root's own uid otherwise
@@ -53,7 +60,10 @@ def view(box: Path, visible: Iterable[Path], hidden: Path | None, small_bytes: i
     if hidden and any(hidden.is_relative_to(path) for path in outer):
         arguments += ["--tmpfs", str(hidden)]
     arguments += [word for path in inner for word in ("--ro-bind", str(path), str(path))]
-    return [*arguments, "--bind", str(box), str(box), "--remount-ro", "/"]
+    arguments += ["--bind", str(box), str(box)]
+    for name, path in places:
+        arguments += ["--bind" if path.is_relative_to(box) else "--ro-bind", str(path), name]
+    return [*arguments, "--remount-ro", "/"]
 
 
 def interpreter() -> tuple[str, tuple[Path, ...]]:

@@ -6,6 +6,7 @@ execution's own, in which tests leave /logs/verifier/reward.txt or reward.json.
 
 import re
 from pathlib import Path
+from typing import Protocol
 
 TESTS, SOLUTION, LOGS, APP = "/tests", "/solution", "/logs", "/app"
 _TEXTS = ("instruction.md", "tests", "solution")
@@ -34,3 +35,40 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except ValueError:
         return ""
+
+
+Places = tuple[tuple[str, Path], ...]
+"""(absolute name, folder)"""
+_INNER = {"harbor": "task", "terminal-bench": "tests"}
+"""Where a brought task keeps what its texts call /tests."""
+
+
+class _Placed(Protocol):
+    """What is asked of a task here."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def workdir(self) -> str: ...
+    @property
+    def solution(self) -> Path: ...
+
+
+def working_places(task: _Placed, workspace: Path, box: Path) -> Places:
+    """For the agent, whose box holds a folder for logs."""
+    if task.kind not in _INNER:
+        return ((task.workdir, workspace),) if task.workdir else ()
+    return ((task.workdir or APP, workspace), (LOGS, box / "logs"))
+
+
+def solving_places(task: _Placed, workspace: Path, box: Path) -> Places:
+    """For the reference solution."""
+    solution = ((SOLUTION, task.solution.parent),) if task.kind in _INNER else ()
+    return (*working_places(task, workspace, box), *solution)
+
+
+def grading_places(task: _Placed, workspace: Path, tests: Path, logs: Path) -> Places:
+    """For the tests, which lie in `tests`."""
+    if task.kind not in _INNER:
+        return ((task.workdir, workspace),) if task.workdir else ()
+    return ((task.workdir or APP, workspace), (TESTS, tests / _INNER[task.kind]), (LOGS, logs))
