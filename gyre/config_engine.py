@@ -17,7 +17,7 @@ class EngineSection(Section):
     python: str = ""
     """Interpreter that has SGLang; empty: the one that runs gyre."""
     arguments: tuple[str, ...] = ()
-    """Further arguments of `sglang.launch_server`: device, parallelism, memory."""
+    """Further arguments of `sglang.launch_server`: device, parallelism, memory; {cell} is the cell's index."""
     environment: dict[str, str] = Field(default_factory=dict)
     """What the server's environment has besides the cell's."""
     shared_cache: bool = False
@@ -47,28 +47,37 @@ class TrainerSection(Section):
     data: Count = 1
     """Ranks that take rows of a micro-step side by side."""
     expert: Count = 1
-    """Ranks over which the experts of each layer are spread; divides tensor x data."""
+    """Ranks over which the experts of each layer are spread; divides tensor x data x context."""
+    context: Count = 1
+    """Ranks that share each row, each with a part of its tokens."""
     sequence: bool = False
     """Each of the `tensor` ranks norms, and keeps for the backward pass, its part of the tokens only (sequence
     parallelism). A model with experts needs it, and has it, where tensor is above 1."""
     routing_replay: bool = True
     """Of a model with experts: each token takes those in training that it took in the engine (R3)."""
+    checkpoint: Literal["whole", "distributed"] = "whole"
+    """Of "megatron": the optimizer's state as one file that the cell gathers, or in Megatron's distributed format, each
+    rank its own part."""
     backend: Literal["nccl", "gloo"] = "nccl"
     """Of torch.distributed inside a cell; "gloo" without GPUs."""
 
     @model_validator(mode="after")
     def _only_megatron_has_ranks(self) -> Self:
-        for field in ("tensor", "pipeline", "data", "expert"):
+        for field in ("tensor", "pipeline", "data", "expert", "context"):
             if self.kind == "torch" and (value := getattr(self, field)) > 1:
                 raise refuse(f"trainer.{field}", value, 'is of ranks; set trainer.kind = "megatron" or leave it out')
+        if self.kind == "torch" and self.checkpoint == "distributed":
+            rule = 'is of Megatron; set trainer.kind = "megatron" or leave it out'
+            raise refuse("trainer.checkpoint", self.checkpoint, rule)
         if self.kind == "megatron" and self.ranks > 1:
             raise refuse("trainer.ranks", self.ranks, 'is of trainer.kind = "torch"; Megatron has tensor and pipeline')
         return self
 
     @model_validator(mode="after")
     def _experts_are_spread_over_ranks(self) -> Self:
-        if (self.tensor * self.data) % self.expert:
-            rule = f"must divide tensor x data = {self.tensor * self.data}: raise data, or lower it"
+        side = self.tensor * self.data * self.context
+        if side % self.expert:
+            rule = f"must divide tensor x data x context = {side}: raise one of them, or lower it"
             raise refuse("trainer.expert", self.expert, rule)
         if self.sequence and self.tensor == 1:
             raise refuse("trainer.sequence", True, "is of ranks that share a layer; set trainer.tensor above 1")

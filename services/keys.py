@@ -18,6 +18,8 @@ from bus.private import write_private
 WAREHOUSE = "GYRE_WAREHOUSE"
 TOKEN = "GYRE_DASHBOARD_TOKEN"  # noqa: S105 - a name
 WAREHOUSE_USERS = ("analytics", "dashboard", users.READER)
+NODE_KEY = "GYRE_NODE_KEY"
+"""By which the machines of a cell know each other (`gyre.trainers.nodes`)."""
 _USERS = """<clickhouse>
   <!-- Written by `gyre keys`: do not edit. -->
   <users>
@@ -78,6 +80,7 @@ def write_keys(folder: Path, run: str, renew: bool = False, servers: Sequence[st
     for user in WAREHOUSE_USERS:
         _write(folder / user / WAREHOUSE, f"http://gyre:{warehouse}@clickhouse:8123/gyre")
     keep(folder / "dashboard" / TOKEN)
+    keep(folder / "cell" / NODE_KEY)
     listed = _write(folder / "clickhouse" / "users.xml", _USERS.format(hashlib.sha256(warehouse.encode()).hexdigest()))
     listed.chmod(0o444)  # that image has a user of its own; no other service sees the folder
 

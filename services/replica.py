@@ -4,13 +4,16 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bus.blobs import Blobs
 from bus.ports import any_port
 from gyre.config import Config
 from gyre.engines.port import Engine
 from gyre.models.load import MODELLED
 from gyre.trainers.port import Trainer
 from services.address import reached
+from services.experts import SERVER_ARGUMENT, reader, replays
 from services.place import Place
+from services.preflight import model_config
 
 if TYPE_CHECKING:
     from gyre.rl.algorithms.port import Settings
@@ -40,7 +43,7 @@ def load_replica(place: Place, index: int) -> Replica:
     config = place.config
     torch.set_num_threads(config.cells.threads)
     engine = modelled_engine(config) if config.model.path == MODELLED else _engine(place, index)
-    trainer = _trainer(config) if index < config.cells.count else None
+    trainer = _trainer(config, Blobs(place.folder / "blobs")) if index < config.cells.count else None
     return Replica(engine, trainer, Reducer(place.folder, index, place.instance, REDUCTION_SECONDS, reached()))
 
 
@@ -63,6 +66,7 @@ def _sglang_engine(place: Place, index: int) -> Engine:
     from gyre.models.load import find_model
 
     chosen, model = place.config.engine, find_model(place.config.model.path)
+    experts = replays(place.config, model_config(model))
     server: Server
     if chosen.url:
         server = RunningServer(chosen.url.replace("{cell}", str(index)))
@@ -72,19 +76,28 @@ def _sglang_engine(place: Place, index: int) -> Engine:
             model,
             any_port("127.0.0.1"),
             place.folder / "logs" / f"sglang-{index}.log",
-            (*(cache.arguments() if shared else ()), *chosen.arguments),
+            (
+                *(cache.arguments() if shared else ()),
+                *((SERVER_ARGUMENT,) if experts else ()),
+                *_of(index, chosen.arguments),
+            ),
             chosen.python or sys.executable,
             (cache.environment(place.folder / "kv") if shared else {}) | chosen.environment,
         )
-    return SglangEngine(server, model, instance=place.instance, shared_cache=chosen.shared_cache)
+    return SglangEngine(server, model, instance=place.instance, shared_cache=chosen.shared_cache, experts=experts)
 
 
-def load_trainer(config: Config) -> Trainer:
-    """A trainer as cells have it, without an engine. Raises `ModelError`."""
+def _of(cell: int, words: tuple[str, ...]) -> tuple[str, ...]:
+    """What is said of each cell, of this one."""
+    return tuple(each.replace("{cell}", str(cell)) for each in words)
+
+
+def load_trainer(config: Config, blobs: Blobs | None = None) -> Trainer:
+    """A trainer as cells have it, without an engine; `blobs` are the run's, for routing replay. Raises `ModelError`."""
     import torch
 
     torch.set_num_threads(config.cells.threads)
-    return _trainer(config)
+    return _trainer(config, blobs)
 
 
 def objective_settings(config: Config) -> "Settings":
@@ -109,20 +122,50 @@ def _torch_trainer(config: Config) -> Trainer:
     )
 
 
-def _trainer(config: Config) -> Trainer:
+def _trainer(config: Config, blobs: Blobs | None) -> Trainer:
     if config.model.path == MODELLED:
         return modelled_trainer(config)
-    return _megatron_trainer(config) if config.trainer.kind == "megatron" else _torch_trainer(config)
+    if config.trainer.kind == "megatron":
+        return _megatron_trainer(config, blobs)
+    return _fsdp_trainer(config) if config.trainer.ranks > 1 else _torch_trainer(config)
 
 
-def _megatron_trainer(config: Config) -> Trainer:
+def _fsdp_trainer(config: Config) -> Trainer:
+    from gyre.models.load import find_model
+    from gyre.trainers.fsdp.trainer import FsdpTrainer, Ranks
+
+    chosen = config.trainer
+    return FsdpTrainer(
+        find_model(config.model.path),
+        config.rollout.temperature,
+        objective_settings(config),
+        _adam(config),
+        Ranks(chosen.ranks, chosen.backend, config.cells.threads),
+        share_prefixes=config.packing.share_prefixes,
+        activation_bytes=config.packing.activation_mb * 1_000_000,
+    )
+
+
+def _megatron_trainer(config: Config, blobs: Blobs | None) -> Trainer:
     from gyre.models.load import find_model
     from gyre.trainers.megatron.trainer import MegatronTrainer, Ranks
 
     chosen, threads = config.trainer, config.cells.threads
-    ranks = Ranks(chosen.tensor, chosen.pipeline, chosen.backend, threads)
-    settings = objective_settings(config)
-    return MegatronTrainer(find_model(config.model.path), config.rollout.temperature, settings, _adam(config), ranks)
+    ranks = Ranks(
+        chosen.tensor,
+        chosen.pipeline,
+        chosen.backend,
+        threads,
+        data=chosen.data,
+        expert=chosen.expert,
+        context=chosen.context,
+        sequence=chosen.sequence,
+        replay=chosen.routing_replay,
+        checkpoint=chosen.checkpoint,
+    )
+    read = None if blobs is None else reader(blobs)
+    model, temperature, settings = find_model(config.model.path), config.rollout.temperature, objective_settings(config)
+    return MegatronTrainer(model, temperature, settings, _adam(config), ranks, read)
 
 
 def modelled_engine(config: Config) -> Engine:

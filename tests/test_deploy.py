@@ -6,6 +6,7 @@ No cluster is asked: nothing here says that it runs.
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from gyre.config import Config
 from gyre.sandboxes.kubernetes_spec import COMPONENT, OWNER, REACH, SANDBOX
+from services.experts import SERVER_ARGUMENT
 from services.keys import NAME, write_keys
 
 yaml = pytest.importorskip("yaml", reason="manifests are YAML")
@@ -75,6 +77,14 @@ def pods(things: list[Thing]) -> Iterator[tuple[str, Thing, Thing]]:
 
 def containers(spec: Thing) -> list[Thing]:
     return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def gpus_of(workload: Thing) -> int:
+    """Of one of its pods."""
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    resources = container["resources"]
+    assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"]
+    return int(resources["limits"]["nvidia.com/gpu"])
 
 
 def matches(selector: Thing, labels: dict[str, str]) -> bool:
@@ -174,10 +184,9 @@ def test_selectors_find_the_pods_that_are_meant(overlay: str, rendered: dict[str
     for _, _, spec in pods(things):
         for container in spec["containers"]:
             own = {port["name"] for port in container["ports"]}
-            probes = [
-                container[kind]["httpGet"]["port"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")
-            ]
-            assert set(probes) <= own
+            probes = [container[kind] for kind in ("startupProbe", "livenessProbe", "readinessProbe")]
+            assert {each["httpGet"]["port"] for each in probes if "httpGet" in each} <= own
+            assert all(("httpGet" in each) != ("exec" in each) for each in probes)
 
 
 @rendering
@@ -229,8 +238,10 @@ def test_the_configuration_is_one_that_a_run_takes_on_this_cluster(
     nodes = sum(each["spec"]["replicas"] for each in cells)
     count = nodes if len(cells) == 1 else len(cells)
     assert config.cells.count + config.cells.standalone == count
-    gpus = nodes // count * 8
-    assert config.trainer.tensor * config.trainer.pipeline <= gpus
+    gpus = sum(each["spec"]["replicas"] * gpus_of(each) for each in cells) // count
+    trainer = config.trainer
+    assert trainer.tensor * trainer.pipeline * trainer.data * trainer.context == gpus
+    assert f"--tp-size={gpus}" in config.engine.arguments
     sandboxes = config.sandbox.kubernetes
     assert config.sandbox.kind == "kubernetes"
     assert sandboxes.mounts["/runs"] in named(things, "PersistentVolumeClaim", sandboxes.namespace)
@@ -268,3 +279,48 @@ def test_only_who_runs_executions_may_make_their_pods(overlay: str, rendered: di
     who = {name for name, _, spec in pods(things) if spec.get("serviceAccountName") == "sandboxes"}
     assert who == {"runner", "examiner", "evaluator"}
     assert all(spec["automountServiceAccountToken"] == (name in who) for name, _, spec in pods(things))
+
+
+def told_by(folder: Path, node: int, *words: str) -> tuple[list[str], dict[str, str]]:
+    """What cell.sh of the paper's cells runs on a node, and in which environment: a `gyre` that tells stands in."""
+    for name in ("gyre", "healthy"):
+        (folder / name).write_text('#!/bin/sh\necho "$0" "$@"; env\n')
+        (folder / name).chmod(0o755)
+    env = {
+        "PATH": f"{folder}:/usr/bin:/bin",
+        "TMPDIR": str(folder / "meet"),
+        "GYRE_CELL": "3",
+        "GYRE_NODE": str(node),
+        "GYRE_RUN": "demo",
+        "GYRE_MODEL": "/runs/models/policy",
+        "GYRE_ENGINE": "--tp-size=32",
+    }
+    script = ["sh", str(HERE / "overlays/paper/cell.sh"), *words]
+    done = subprocess.run(script, env=env, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    ran = [line.removeprefix(f"{folder}/") for line in lines if line.startswith(f"{folder}/")]
+    return ran, dict(line.split("=", 1) for line in lines if re.match(r"[A-Z_]+=", line))
+
+
+def test_the_first_node_of_a_cell_is_the_cell_and_the_others_hold_their_part(tmp_path: Path) -> None:
+    ran, env = told_by(tmp_path, 0)
+    assert sorted(ran) == ["gyre node --port 7400", "gyre serve cell --edge --folder /runs/demo --cell 3"]
+    assert env["GYRE_CELL_NODES"] == ",".join(f"cell-3-{node}.cell-3:7400" for node in range(4))
+    (others,) = told_by(tmp_path, 2)[0]
+    assert others.startswith(
+        "gyre node --port 7400 -- /opt/sglang/bin/python -m sglang.launch_server --model-path /runs"
+    )
+    assert others.endswith("--tp-size=32 --nnodes=4 --node-rank=2 --dist-init-addr=cell-3-0.cell-3:7500")
+    assert told_by(tmp_path, 0, "well")[0] == ["healthy /health"]
+
+
+@rendering
+def test_all_nodes_of_a_cell_start_the_same_engine(rendered: dict[str, list[Thing]]) -> None:
+    told = {key: value for each in of(rendered["paper"], "ConfigMap") for key, value in each["data"].items()}
+    config = Config.of(tomllib.loads(told["run.toml"]))
+    first = [each for each in config.engine.arguments if not re.match("--(nnodes|node-rank|dist-init-addr)=", each)]
+    others = told["GYRE_ENGINE"].split()
+    assert [*first, SERVER_ARGUMENT] == others  # the cell adds this one for a mixture of experts
+    assert not config.engine.shared_cache  # and more for that
+    assert config.model.path == told["GYRE_MODEL"]
+    assert "--dist-init-addr=cell-{cell}-0.cell-{cell}:7500" in config.engine.arguments

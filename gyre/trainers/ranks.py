@@ -1,4 +1,4 @@
-"""Processes over which a trainer lays out its replica, one a rank; they end with the process that started them.
+"""Processes over which a trainer lays out its replica, one a rank; they end with the trainer that asked for them.
 
 Each does what it is told, one thing at a time, and answers; all are told the same things in the same order, so that
 collective operations meet. A rank that is lost is noticed at once, also while the others wait for it.
@@ -9,15 +9,13 @@ import ctypes
 import os
 import pickle
 import select
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from gyre.errors import GyreError
+from gyre.trainers.nodes import begin
 from gyre.trainers.port import TrainerError
 
 
@@ -57,13 +55,15 @@ class RankProcesses:
         orders: what each is made by, in the order of ranks.
         threads: of each.
     Raises:
-        GyreError, ValueError: what one of them refused to be made of.
+        GyreError, ValueError: what one of them refused to be made of, or `NodeFailed`: no machine starts it.
         RankLost: one did not start; says how it ended.
     """
 
     def __init__(self, module: str, orders: Sequence[object], threads: int) -> None:
-        self._ranks = [_Rank(number, module, each, threads) for number, each in enumerate(orders)]
+        self._ranks: list[_Rank] = []
         try:
+            for number, each in enumerate(orders):
+                self._ranks.append(_Rank(number, len(orders), module, each, threads))
             _refuse(self._hear())
         except BaseException:
             self.close()
@@ -120,17 +120,10 @@ def _refuse(answers: list[tuple[bool, Any]]) -> list[Any]:
 class _Rank:
     """A rank's process, and the line to it."""
 
-    def __init__(self, number: int, module: str, orders: object, threads: int) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-            )
+    def __init__(self, number: int, count: int, module: str, orders: object, threads: int) -> None:
+        self.process, descriptor = begin(module, number, count, threads)
         self.number = number
-        self.line = Line(ours.detach())
+        self.line = Line(descriptor)
         with contextlib.suppress(OSError):  # it is gone already, which is heard next
             self.line.send(orders)
 
@@ -177,6 +170,8 @@ def serve(descriptor: int, make: Callable[[Any], object]) -> int:
             except (TrainerError, OSError) as error:
                 said = (False, error)
             line.send(said)
+            del said, arguments
+            give_back()
     return 0
 
 
@@ -190,6 +185,6 @@ def give_back() -> None:
 def _end_with(descriptor: int) -> None:
     """End this process when the trainer has hung up, however that ended and whatever this one waits for."""
     hung_up = select.poll()
-    hung_up.register(descriptor, 0)
+    hung_up.register(descriptor, select.POLLRDHUP)  # a trainer on another machine hangs up in one direction
     hung_up.poll()
     os._exit(0)

@@ -1,0 +1,157 @@
+"""Where a cell's ranks are started: here, or on the machines that the cell spans, each with a process of this module.
+
+`GYRE_CELL_NODES` names them, "host:port,host:port": ranks are dealt out in order, as many to each. Who asks for a rank
+has to know `GYRE_NODE_KEY`, and so has the node; then the connection is the line between a trainer and its rank, and
+ends the rank when it ends. Only ranks are started, nothing else.
+"""
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import Protocol
+
+from gyre.trainers.port import TrainerError
+
+NODES, KEY = "GYRE_CELL_NODES", "GYRE_NODE_KEY"
+LOG = logging.getLogger(__name__)
+_PATIENCE_SECONDS = 600.0  # a node's pod may still be starting
+_AGAIN_SECONDS = 1.0
+_ASKED_BYTES = 4096
+_RANKS = "gyre.trainers."
+
+
+class NodeFailed(TrainerError):
+    """A node does not start ranks; one line saying which and why."""
+
+
+class RankProcess(Protocol):
+    """What is known of a rank's process."""
+
+    @property
+    def pid(self) -> int:
+        """0: it is on another machine."""
+
+    def wait(self) -> object:
+        """How it ended."""
+
+
+class _Elsewhere:
+    pid = 0
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    def wait(self) -> str:
+        return f"something that {self._node} has printed"
+
+
+def begin(
+    module: str, number: int, count: int, threads: int, environment: Mapping[str, str] = os.environ
+) -> tuple[RankProcess, int]:
+    """Start a rank's process.
+
+    Args:
+        module: what it runs, with the descriptor of its line as its argument.
+        number: of the rank, below `count`.
+        count: all ranks of the replica.
+        threads: of the rank.
+        environment: in which nodes and their key are named.
+    Returns:
+        Its process, and the descriptor of our end of its line.
+    Raises:
+        NodeFailed: its node cannot be reached, or does not know us.
+    """
+    nodes = [each for each in environment.get(NODES, "").split(",") if each]
+    if nodes:
+        node = nodes[number * len(nodes) // count]
+        return _Elsewhere(node), _asked(node, module, threads, environment.get(KEY, ""))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = _started(module, theirs.fileno(), threads)
+    return process, ours.detach()
+
+
+def serve_ranks(listener: socket.socket, key: str) -> None:
+    """Start the ranks that are asked for, for ever. Raises `NodeFailed` without a key."""
+    if not key:
+        raise NodeFailed(f"{KEY}: empty; give all machines of a cell the same secret")
+    while True:
+        caller, address = listener.accept()
+        threading.Thread(target=_serve, args=(caller, str(address[0]), key.encode()), daemon=True).start()
+
+
+def _asked(node: str, module: str, threads: int, key: str) -> int:
+    """The descriptor of a connection to a rank that a node has started."""
+    descriptor = _connected(node)
+    try:
+        with Connection(os.dup(descriptor)) as line:
+            answer_challenge(line, key.encode())
+            deliver_challenge(line, key.encode())
+            line.send_bytes(json.dumps({"module": module, "threads": threads}).encode())
+    except (AuthenticationError, EOFError, OSError) as error:
+        os.close(descriptor)
+        raise NodeFailed(f"{node}: starts no ranks for us ({error}); is {KEY} the same there?") from error
+    return descriptor
+
+
+def _connected(node: str) -> int:
+    host, _, port = node.rpartition(":")
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            with socket.create_connection((host, int(port)), _PATIENCE_SECONDS) as found:
+                found.settimeout(None)
+                _keep_alive(found)
+                return os.dup(found.fileno())
+        except (OSError, ValueError) as error:
+            if isinstance(error, ValueError) or time.monotonic() > deadline:
+                raise NodeFailed(f"{NODES}: {node}: {error}") from error
+        time.sleep(_AGAIN_SECONDS)
+
+
+def _serve(caller: socket.socket, address: str, key: bytes) -> None:
+    """Start one rank on this connection, for who knows the key; wait for its end."""
+    with caller:
+        _keep_alive(caller)
+        try:
+            with Connection(os.dup(caller.fileno())) as line:
+                deliver_challenge(line, key)
+                answer_challenge(line, key)
+                asked = json.loads(line.recv_bytes(_ASKED_BYTES))
+                module, threads = str(asked["module"]), int(asked["threads"])
+        except (AuthenticationError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
+            LOG.warning("%s: asks for a rank, and gets none: %s", address, error)
+            return
+        if not module.startswith(_RANKS):
+            LOG.warning("%s: asks for %s, which is no rank", address, module)
+            return
+        process = _started(module, caller.fileno(), threads)
+    LOG.info("a rank of %s ended with %d", address, process.wait())
+
+
+def _started(module: str, descriptor: int, threads: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", module, str(descriptor)],
+        pass_fds=(descriptor,),
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+    )
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """A machine that went away without a word is noticed within minutes."""
+    for level, option, value in (
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    ):
+        connection.setsockopt(level, option, value)
