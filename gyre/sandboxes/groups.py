@@ -17,7 +17,7 @@ from gyre.sandboxes.port import Limits
 
 _ROOT = Path("/sys/fs/cgroup")
 _PERIOD = 100_000  # microseconds in which processor time is measured out
-_LEAVE_PAUSES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_LEAVE_PAUSES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 _COUNTER = itertools.count()
 
 # Runs before a command, so that not even its first child is outside: `sh -c ENTER gyre FILE... -- COMMAND...`
@@ -82,7 +82,7 @@ class Groups:
 
     def __init__(self) -> None:
         """Find the place for groups, and clear away what owners left who are gone."""
-        self._places = places(Path("/proc/self/cgroup").read_text(), _ROOT)
+        self._places = here()
         self._owner = _owner(os.getpid())
         for group in _left(self._places):
             for pause in _LEAVE_PAUSES:
@@ -105,6 +105,11 @@ class Groups:
             group.remove()
             return None
         return group
+
+
+def here() -> dict[str, Path]:
+    """Controller -> where this process can make groups of it."""
+    return places(Path("/proc/self/cgroup").read_text(), _ROOT)
 
 
 def places(own: str, root: Path) -> dict[str, Path]:
@@ -156,8 +161,8 @@ def _started(pid: int) -> str:
 
 def _left(places: Mapping[str, Path]) -> list[Group]:
     """Groups whose owner, of this pid namespace, is gone."""
-    here = _owner(0).split("-")[1]
-    names = {path.name for place in _apart(places) for path in place.glob(f"gyre-{here}-*-*-*")}
+    namespace = _owner(0).split("-")[1]
+    names = {path.name for place in _apart(places) for path in place.glob(f"gyre-{namespace}-*-*-*")}
     gone = [name for name in names if _started(int(name.split("-")[2])) != name.split("-")[3]]
     return [Group({controller: place / name for controller, place in places.items()}) for name in gone]
 

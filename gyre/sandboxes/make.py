@@ -4,7 +4,8 @@ from pathlib import Path
 
 from gyre.config_sandbox import SandboxSection
 from gyre.sandboxes.bubblewrap import BubblewrapSandbox, check_bubblewrap
-from gyre.sandboxes.port import Limits, Sandbox
+from gyre.sandboxes.groups import here
+from gyre.sandboxes.port import Limits, Sandbox, SandboxError
 from gyre.sandboxes.process import ProcessSandbox
 
 _MB = 1 << 20
@@ -36,6 +37,8 @@ def make_sandbox(section: SandboxSection, hidden: Path | None = None) -> Sandbox
 
 def check_sandbox(section: SandboxSection) -> None:
     """Try what nothing may begin without. Raises SandboxError: one line with the way out."""
+    if section.cpus and section.kind in ("process", "bubblewrap") and "cpu" not in here():
+        raise SandboxError(f"cannot hold to sandbox.cpus = {section.cpus:g}: no control groups here; leave it out")
     if section.kind == "bubblewrap":
         check_bubblewrap()
 

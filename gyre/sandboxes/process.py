@@ -7,7 +7,6 @@ keeps none that reach beyond files and processes.
 """
 
 import asyncio
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -34,6 +33,7 @@ _NEEDLESS = (
     "net_raw",
     "syslog",
 )
+_SETPCAP = 8
 
 
 class ProcessSandbox:
@@ -61,10 +61,17 @@ class ProcessSandbox:
         """Nothing is left where no call of `run` is: each ends with all that its command started."""
 
 
+def _may_drop() -> bool:
+    """Whether this process may take capabilities from what it starts (CAP_SETPCAP)."""
+    status = Path("/proc/self/status").read_text()
+    effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) >> _SETPCAP & 1)
+
+
 def _wrapper() -> tuple[str, ...]:
     setpriv = shutil.which("setpriv")
     if not setpriv:
         return ()
     without = ",".join(f"-{name}" for name in _NEEDLESS)
-    fewer = ("--bounding-set", without, "--inh-caps", "-all") if os.geteuid() == 0 else ()
+    fewer = ("--bounding-set", without, "--inh-caps", "-all") if _may_drop() else ()
     return (setpriv, "--pdeathsig", "KILL", "--no-new-privs", *fewer, "--")
