@@ -20,6 +20,7 @@ from services.exits import EXIT_REPLACED, code_of, is_full
 from services.leash import hold_leash
 from services.memory import collect_rarely
 from services.place import Place, connect
+from services.watchdog import watched
 
 log = logging.getLogger("gyre")
 SERVICES = (
@@ -60,6 +61,7 @@ async def _work(module: ModuleType, place: Place, bus: BusPort, cell: int | None
             from services.edge import beside  # a second of imports that few processes need
 
             bus = await stack.enter_async_context(beside(place, bus, cell))
+            await stack.enter_async_context(watched())
         await (module.serve(place, bus) if cell is None else module.serve(place, bus, cell))
 
 
