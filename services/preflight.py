@@ -12,7 +12,7 @@ from gyre.sandboxes.make import check_sandbox
 from gyre.sandboxes.port import SandboxError
 from gyre.tasks.sources import examine
 from services.experts import check_experts
-from services.judges import check_key
+from services.judges import check_evaluators
 from services.weights import check_transport
 
 
@@ -28,7 +28,7 @@ def preflight(config: Config) -> None:
     find_adapter(config.harness.adapter)
     check_template(config)
     check_transport(config)
-    check_key(config.evaluator.judge, config.evaluator.kinds)
+    check_evaluators(config)
     for source in (config.tasks.train, config.tasks.heldout):
         examine(source)
 

@@ -107,7 +107,7 @@ async def restep(source: Source, step: int, trainer: Trainer | None = None, told
     """
     origin = step_of(await recording(source), step, source.run)
     config = Config.recorded((await source.started()).config)
-    work = Work(source, config, trainer or await _trainer(config), told)
+    work = Work(source, config, trainer or await _trainer(config, source), told)
     with scratch() as folder:
         await asyncio.to_thread(work.trainer.load, await weights_of(source, config, origin, folder))
         return await work.again(origin, "recorded")
@@ -126,7 +126,7 @@ async def restep_from_start(source: Source, step: int, trainer: Trainer | None =
     """
     state, started = await recording(source), await source.started()
     last, config = step_of(state, step, source.run), Config.recorded(started.config)
-    work = Work(source, config, trainer or await _trainer(config))
+    work = Work(source, config, trainer or await _trainer(config, source))
     with scratch() as folder:
         await asyncio.to_thread(work.trainer.load, await _beginning(source, config, started.weights, folder))
         for origin in state.steps:
@@ -182,7 +182,7 @@ async def reexecute(source: Source, trainer: Trainer | None = None) -> Rerun:
     """
     started = await source.started()
     config, state = Config.recorded(started.config), await recording(source)
-    work = Work(source, config, trainer or await _trainer(config))
+    work = Work(source, config, trainer or await _trainer(config, source))
     with scratch() as folder:
         first = await _beginning(source, config, started.weights, folder)
         kept = {each.step: path for each in state.steps if (path := _on_disk(source, each.weights)) is not None}
@@ -282,8 +282,8 @@ class Work:
         return event
 
 
-async def _trainer(config: Config) -> Trainer:
-    return await asyncio.to_thread(load_trainer, config)
+async def _trainer(config: Config, source: Source) -> Trainer:
+    return await asyncio.to_thread(load_trainer, config, source.blobs)
 
 
 async def _first(config: Config, reference: WeightsRef, folder: Path) -> Path | None:

@@ -75,7 +75,7 @@ async def restep_under(
     with scratch() as folder:
         weights = await weights_of(source, config, origin, folder)
         if trainer is None:
-            trainer = await asyncio.to_thread(load_trainer, config)
+            trainer = await asyncio.to_thread(load_trainer, config, source.blobs)
         await asyncio.to_thread(trainer.load, weights)
         return await _Work(source, config, trainer, told).trial(origin, tuple(overrides))
 

@@ -52,6 +52,8 @@ class RowTensors:
     """(T, layers, top k) int64: the experts that the engine took at each place, likeliest first; -1 where unknown."""
     holders: Tensor | None = None
     """(T,) int64: index of the execution that each place belongs to; -1 for none. With `experts`."""
+    unseen: Tensor | None = None
+    """(t, T) bool: of one rank's part of a row, what its t tokens do not attend to among all T; None: see `runs`."""
 
 
 def row_tensors(

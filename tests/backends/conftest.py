@@ -4,7 +4,8 @@ import asyncio
 import importlib.util
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,11 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def server(model_folder: Path) -> Any:
-    """One for the whole session: it takes half a minute to start."""
+@contextmanager
+def serving(owner: ManagedServer) -> Iterator[RunningServer]:
+    """A managed server from its start to its end, for tests with loops of their own."""
     from gyre.engines.sglang.client import Client
 
-    owner = managed(model_folder)
     loop = asyncio.new_event_loop()
 
     async def start() -> None:
@@ -71,6 +71,13 @@ def server(model_folder: Path) -> Any:
     yield RunningServer(owner.url)
     loop.run_until_complete(owner.stop())
     loop.close()
+
+
+@pytest.fixture(scope="session")
+def server(model_folder: Path) -> Iterator[RunningServer]:
+    """One for the whole session: it takes half a minute to start."""
+    with serving(managed(model_folder)) as running:
+        yield running
 
 
 @pytest.fixture

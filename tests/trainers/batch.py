@@ -1,6 +1,6 @@
 """A batch with every hard case in it, a tiny model, and the loss and gradient that NumPy float64 finds for them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,30 @@ def tiny_model() -> Any:
     return LlamaForCausalLM(config).eval()
 
 
+def tiny_mixture() -> Any:
+    """A Qwen3-MoE likewise: eight experts a layer, of which a token takes two."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    torch.manual_seed(8)
+    config = Qwen3MoeConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        moe_intermediate_size=16,
+        num_experts=8,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        initializer_range=0.3,
+        tie_word_embeddings=False,
+        experts_implementation="eager",  # others know no float64
+    )
+    return Qwen3MoeForCausalLM(config).eval()
+
+
 def trainer(
     adam: AdamSettings | None = None,
     model: Any = None,
@@ -80,10 +104,10 @@ def log_probs(model: Any, ids: Sequence[int], temperature: float = TEMPERATURE) 
 
 
 @torch.no_grad()
-def segments(case: Case) -> list[Segment]:
+def segments(case: Case, make: Callable[[], Any] = tiny_model) -> list[Segment]:
     """One segment a trajectory: 9 to 16 tokens, of which a random half after the first are targets."""
     random = np.random.default_rng(sum(case.name.encode()))
-    model, made = tiny_model().double(), []
+    model, made = make().double(), []
     for index, log_ratio in enumerate(case.log_ratios):
         length = int(random.integers(9, 17))
         ids = random.integers(0, VOCABULARY, length).tolist()
@@ -136,14 +160,14 @@ class Expected:
     sums: dict[str, float]
 
 
-def expected(cases: Sequence[Case] = CASES) -> Expected:
+def expected(cases: Sequence[Case] = CASES, make: Callable[[], Any] = tiny_model) -> Expected:
     """What the formulas give for these cases, each trajectory computed by itself."""
-    return formulas({case.name: segments(case) for case in cases})
+    return formulas({case.name: segments(case, make) for case in cases}, make)
 
 
-def formulas(executions: Mapping[str, Sequence[Segment]]) -> Expected:
+def formulas(executions: Mapping[str, Sequence[Segment]], make: Callable[[], Any] = tiny_model) -> Expected:
     """Design §7 in NumPy float64: s_i over T_i, m_i, rho_bar, l_u, 1/L_i, 1/(B N); torch only differentiates log pi."""
-    model = tiny_model().double()
+    model = make().double()
     loss, ratio, mask, sums = 0.0, {}, {}, {}
     for name, parts in executions.items():
         chosen = [np.frombuffer(each.target, np.uint8).astype(bool) for each in parts]

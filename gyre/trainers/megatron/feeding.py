@@ -82,7 +82,8 @@ class Feeding:
             for each in enqueued.masks
             if each.execution in owners
         }
-        spread = spread_over_rows(every, len(advantages)) - decisions.keys()
+        split = self._orders.grid.context > 1  # no rank sees all targets of any row
+        spread = (set(range(len(advantages))) if split else spread_over_rows(every, len(advantages))) - decisions.keys()
         return self._work(ticket, owners, advantages, decisions, rows), rows, spread
 
     def _of_this_stage(self, row: RowTensors) -> RowTensors:

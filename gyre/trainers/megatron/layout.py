@@ -1,8 +1,9 @@
-"""Where each parameter of a Llama of Hugging Face lies among the ranks of megatron-core, there and back.
+"""Where each parameter of a model of Hugging Face lies among the ranks of megatron-core, there and back.
 
-A rank (tensor t of T, stage p of P) holds L / P layers, and of most tensors one T-th: "column" tensors are cut along
-their first dimension, "row" tensors along their second. Queries, keys and values of a key-value group lie together in
-one tensor, gate and up projection in another. The vocabulary is filled up to a multiple of T.
+Llama, Qwen3 and Qwen3-MoE. A rank (tensor t of T, stage p of P) holds L / P layers, and of most tensors one T-th:
+"column" tensors are cut along their first dimension, "row" tensors along their second. Queries, keys and values of a
+key-value group lie together in one tensor, gate and up projection in another; experts: see `layout_experts`. The
+vocabulary is filled up to a multiple of T.
 Tensors that several ranks hold whole are taken from the first; a tied embedding lies at the first and the last stage.
 """
 
@@ -13,11 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gyre.trainers.megatron.grid import Grid
+from gyre.trainers.megatron.layout_experts import Experts
 from gyre.trainers.port import TrainerError
 
 Shard = dict[str, Tensor]
 EMBEDDING, HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 NORM = "decoder.final_layernorm.weight"
+FAMILIES = ("llama", "qwen3", "qwen3_moe")
 _EMBED, _LM_HEAD, _FINAL = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 
 
@@ -27,10 +31,10 @@ class LayoutRefused(TrainerError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A model over T x P ranks.
+    """A model over a grid of ranks.
 
     Raises:
-        LayoutRefused: layers, heads or another family do not fit; names field, value and rule.
+        LayoutRefused: layers, heads, experts or another family do not fit; names field, value and rule.
     """
 
     layers: int
@@ -40,78 +44,117 @@ class Layout:
     head_dim: int
     vocabulary: int
     tied: bool
-    tensor: int = 1
-    """T"""
-    pipeline: int = 1
-    """P"""
+    grid: Grid = Grid()
+    normed: bool = False
+    """Whether queries and keys are normed."""
+    experts: int = 0
+    """Of each layer; 0: none, a plain MLP."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], tensor: int, pipeline: int) -> "Layout":
+    def of(cls, config: Mapping[str, Any], grid: Grid) -> "Layout":
         """For a model's `config.json`."""
-        if config["model_type"] != "llama":
-            raise LayoutRefused(f"model_type = {config['model_type']}: only llama is laid out over Megatron's ranks")
+        _refuse_others(config)
         heads = config["num_attention_heads"]
         return cls(
-            config["num_hidden_layers"],
-            heads,
-            config["num_key_value_heads"],
-            config.get("head_dim") or config["hidden_size"] // heads,
-            config["vocab_size"],
-            config["tie_word_embeddings"],
-            tensor,
-            pipeline,
+            layers=config["num_hidden_layers"],
+            heads=heads,
+            groups=config["num_key_value_heads"],
+            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+            vocabulary=config["vocab_size"],
+            tied=config["tie_word_embeddings"],
+            grid=grid,
+            normed=config["model_type"] != "llama",
+            experts=expert_count(config),
         )
 
     def __post_init__(self) -> None:
+        grid = self.grid
         for name, value, ways in (
-            ("num_hidden_layers", self.layers, self.pipeline),
-            ("num_key_value_heads", self.groups, self.tensor),
+            ("num_hidden_layers", self.layers, grid.pipeline),
+            ("num_key_value_heads", self.groups, grid.tensor),
+            ("tensor x context x data", grid.side, grid.expert),
+            ("num_experts", self.experts, grid.expert),
         ):
             if value % ways:
                 raise LayoutRefused(f"{name} = {value}: must be a multiple of the {ways} ranks that share it")
+        if grid.expert > 1 and not self.experts:
+            raise LayoutRefused(f"expert = {grid.expert}: this model has no experts to spread; leave it at 1")
+
+    @property
+    def tensor(self) -> int:
+        """T, ranks that share each layer."""
+        return self.grid.tensor
+
+    @property
+    def pipeline(self) -> int:
+        """P, stages."""
+        return self.grid.pipeline
 
     @property
     def padded(self) -> int:
         """Rows of the embedding: the vocabulary, filled up to a multiple of T."""
         return -(-self.vocabulary // self.tensor) * self.tensor
 
-    def shard(self, whole: Mapping[str, Tensor], rank: int, stage: int) -> Shard:
+    def shard(self, whole: Mapping[str, Tensor], rank: int) -> Shard:
         """What one rank holds, under its names; copies.
 
         Args:
             whole: Hugging Face name -> tensor.
-            rank: t.
-            stage: p.
+            rank: 0 to the grid's ranks - 1.
         """
+        place = self.grid.place(rank)
         found: Shard = {}
-        first, last = stage == 0, stage == self.pipeline - 1
+        first, last = place.stage == 0, place.stage == self.pipeline - 1
         if first:
-            found[EMBEDDING] = self._row(self._filled(whole[_EMBED]), rank)
+            found[EMBEDDING] = self._row(self._filled(whole[_EMBED]), place.tensor)
         if last:
             found[NORM] = whole[_FINAL].clone()
         if last and not (first and self.tied):
-            found[HEAD] = self._row(self._filled(whole[_EMBED if self.tied else _LM_HEAD]), rank)
-        for own, layer in self._layers(stage):
-            found |= self._layer(whole, own, layer, rank)
+            found[HEAD] = self._row(self._filled(whole[_EMBED if self.tied else _LM_HEAD]), place.tensor)
+        for own, layer in self._layers(place.stage):
+            found |= self._attention(whole, own, layer, place.tensor)
+            if self.experts:
+                found |= self._mixture.shard(whole, own, layer, place.expert)
+            else:
+                found |= self._mlp(whole, own, layer, place.tensor)
         return found
 
-    def whole(self, shards: Sequence[Sequence[Mapping[str, Tensor]]], *, add_tied: bool = False) -> Shard:
+    def whole(self, shards: Sequence[Mapping[str, Tensor]], *, add_tied: bool = False) -> Shard:
         """Inverse of `shard`.
 
         Args:
-            shards: [stage][rank].
+            shards: of all ranks in order. Only the first rank of those that hold the same needs to give it.
             add_tied: of gradients: what a tied embedding got at the first and at the last stage is added up.
         """
-        head = self._unfilled([each[HEAD] for each in shards[-1]]) if HEAD in shards[-1][0] else None
-        found = {_EMBED: self._unfilled([each[EMBEDDING] for each in shards[0]]), _FINAL: shards[-1][0][NORM]}
+        stages = [self._ranks_of(shards, stage) for stage in range(self.pipeline)]
+        first, last = stages[0][0], stages[-1][0]
+        head = self._unfilled([each[HEAD] for each in last]) if HEAD in last[0] else None
+        found = {_EMBED: self._unfilled([each[EMBEDDING] for each in first]), _FINAL: last[0][NORM]}
         if head is not None and not self.tied:
             found[_LM_HEAD] = head
         elif head is not None and add_tied:
             found[_EMBED] = found[_EMBED] + head
-        for stage, ranks in enumerate(shards):
+        for stage, (ranks, holders) in enumerate(stages):
             for own, layer in self._layers(stage):
-                found |= self._whole_layer(ranks, own, layer)
+                found |= self._whole_attention(ranks, own, layer)
+                if self.experts:
+                    found[self._mixture.router(layer)] = ranks[0][f"{own}mlp.router.weight"]
+                    found |= self._mixture.whole(holders, own, layer)
+                else:
+                    found |= self._whole_mlp(ranks, own, layer)
         return found
+
+    @property
+    def _mixture(self) -> Experts:
+        return Experts(self.experts, self.grid.expert)
+
+    def _ranks_of(
+        self, shards: Sequence[Mapping[str, Tensor]], stage: int
+    ) -> tuple[list[Mapping[str, Tensor]], list[Mapping[str, Tensor]]]:
+        """Of a stage: the first ranks that hold each part of a layer, and those that hold each part of its experts."""
+        placed = [(self.grid.place(rank), shard) for rank, shard in enumerate(shards)]
+        here = [(place, shard) for place, shard in placed if place.stage == stage]
+        return [shard for place, shard in here if place.first], [shard for place, shard in here if place.copy == 0]
 
     def _layers(self, stage: int) -> Iterator[tuple[str, str]]:
         """(prefix at the rank, prefix in Hugging Face) of each layer of a stage."""
@@ -119,37 +162,50 @@ class Layout:
         for index in range(count):
             yield f"decoder.layers.{index}.", f"model.layers.{stage * count + index}."
 
-    def _layer(self, whole: Mapping[str, Tensor], own: str, layer: str, rank: int) -> Shard:
+    def _attention(self, whole: Mapping[str, Tensor], own: str, layer: str, rank: int) -> Shard:
         per_group, width = self.heads // self.groups, self.head_dim
         query, key, value = (whole[f"{layer}self_attn.{each}_proj.weight"] for each in "qkv")
         parts = (query.view(self.groups, per_group * width, -1), key.view(self.groups, width, -1))
         joined = torch.cat((*parts, value.view(self.groups, width, -1)), 1)  # (G, (H/G + 2) D, hidden)
-        gate, up = (whole[f"{layer}mlp.{each}_proj.weight"] for each in ("gate", "up"))
-        return {
-            f"{own}input_layernorm.weight": whole[f"{layer}input_layernorm.weight"].clone(),
+        found = {
             f"{own}self_attention.linear_qkv.weight": self._row(joined.flatten(0, 1), rank),
             f"{own}self_attention.linear_proj.weight": self._column(whole[f"{layer}self_attn.o_proj.weight"], rank),
-            f"{own}pre_mlp_layernorm.weight": whole[f"{layer}post_attention_layernorm.weight"].clone(),
+        }
+        return found | {mine: whole[theirs].clone() for mine, theirs in self._norms(own, layer)}
+
+    def _norms(self, own: str, layer: str) -> Iterator[tuple[str, str]]:
+        """(name at the rank, name in Hugging Face) of what every rank of a stage holds whole."""
+        yield f"{own}input_layernorm.weight", f"{layer}input_layernorm.weight"
+        yield f"{own}pre_mlp_layernorm.weight", f"{layer}post_attention_layernorm.weight"
+        for each in "qk" if self.normed else "":
+            yield f"{own}self_attention.{each}_layernorm.weight", f"{layer}self_attn.{each}_norm.weight"
+
+    def _mlp(self, whole: Mapping[str, Tensor], own: str, layer: str, rank: int) -> Shard:
+        gate, up = (whole[f"{layer}mlp.{each}_proj.weight"] for each in ("gate", "up"))
+        return {
             f"{own}mlp.linear_fc1.weight": torch.cat((self._row(gate, rank), self._row(up, rank))),
             f"{own}mlp.linear_fc2.weight": self._column(whole[f"{layer}mlp.down_proj.weight"], rank),
         }
 
-    def _whole_layer(self, ranks: Sequence[Mapping[str, Tensor]], own: str, layer: str) -> Shard:
+    def _whole_attention(self, ranks: Sequence[Mapping[str, Tensor]], own: str, layer: str) -> Shard:
         per_group, width = self.heads // self.groups, self.head_dim
         joined = torch.cat([each[f"{own}self_attention.linear_qkv.weight"] for each in ranks])
         by_group = joined.view(self.groups, per_group + 2, width, -1)
-        halves = [each[f"{own}mlp.linear_fc1.weight"].chunk(2) for each in ranks]
         hidden = joined.shape[-1]
-        return {
+        found = {
             f"{layer}self_attn.q_proj.weight": by_group[:, :per_group].reshape(-1, hidden),
             f"{layer}self_attn.k_proj.weight": by_group[:, per_group].reshape(-1, hidden),
             f"{layer}self_attn.v_proj.weight": by_group[:, per_group + 1].reshape(-1, hidden),
             f"{layer}self_attn.o_proj.weight": _joined(ranks, f"{own}self_attention.linear_proj.weight", 1),
+        }
+        return found | {theirs: ranks[0][mine] for mine, theirs in self._norms(own, layer)}
+
+    def _whole_mlp(self, ranks: Sequence[Mapping[str, Tensor]], own: str, layer: str) -> Shard:
+        halves = [each[f"{own}mlp.linear_fc1.weight"].chunk(2) for each in ranks]
+        return {
             f"{layer}mlp.gate_proj.weight": torch.cat([gate for gate, _ in halves]),
             f"{layer}mlp.up_proj.weight": torch.cat([up for _, up in halves]),
             f"{layer}mlp.down_proj.weight": _joined(ranks, f"{own}mlp.linear_fc2.weight", 1),
-            f"{layer}input_layernorm.weight": ranks[0][f"{own}input_layernorm.weight"],
-            f"{layer}post_attention_layernorm.weight": ranks[0][f"{own}pre_mlp_layernorm.weight"],
         }
 
     def _filled(self, embedding: Tensor) -> Tensor:
@@ -168,3 +224,26 @@ class Layout:
 
 def _joined(ranks: Sequence[Mapping[str, Tensor]], name: str, dimension: int) -> Tensor:
     return torch.cat([each[name] for each in ranks], dimension)
+
+
+def expert_count(config: Mapping[str, Any]) -> int:
+    """Experts of each layer, as a `config.json` of any version of transformers says it; 0 for none."""
+    return int(config.get("num_experts") or config.get("num_local_experts") or 0)
+
+
+def _refuse_others(config: Mapping[str, Any]) -> None:
+    """What would be another model than the one that is laid out here."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    for field, value, fits in (
+        ("model_type", config["model_type"], config["model_type"] in FAMILIES),
+        ("hidden_act", config.get("hidden_act"), config.get("hidden_act") == "silu"),
+        ("attention_bias", config.get("attention_bias"), not config.get("attention_bias")),
+        ("mlp_bias", config.get("mlp_bias"), not config.get("mlp_bias")),
+        ("rope_type", rope.get("rope_type"), rope.get("rope_type", "default") == "default"),
+        ("use_sliding_window", config.get("use_sliding_window"), not config.get("use_sliding_window")),
+        ("decoder_sparse_step", config.get("decoder_sparse_step"), config.get("decoder_sparse_step", 1) == 1),
+        ("mlp_only_layers", config.get("mlp_only_layers"), not config.get("mlp_only_layers")),
+    ):
+        if not fits:
+            known = f"{', '.join(FAMILIES)} with silu, default rope, no biases, and experts in every layer or in none"
+            raise LayoutRefused(f"{field} = {value}: laid out over Megatron's ranks are {known}")

@@ -1,4 +1,4 @@
-"""A Llama of Hugging Face as a stage of megatron-core's GPT model. Imports megatron."""
+"""A model of Hugging Face as a stage of megatron-core's GPT model. Imports megatron."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,12 +6,22 @@ from typing import Any
 import torch
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from gyre.trainers.megatron.attention import GatheredAttention
 from gyre.trainers.megatron.layout import Layout
+from gyre.trainers.megatron.norm import Norm
+
+if not hasattr(moe_utils, "te_general_gemm"):  # 0.16.1 asks whether it is None, and has it only with transformer-engine
+    moe_utils.te_general_gemm = None
 
 
-def make_stage(config: Mapping[str, Any], layout: Layout, *, first: bool, last: bool) -> GPTModel:
+def make_stage(
+    config: Mapping[str, Any], layout: Layout, *, first: bool, last: bool, sequence: bool, replay: bool
+) -> GPTModel:
     """Random weights until they are loaded.
 
     Args:
@@ -19,11 +29,17 @@ def make_stage(config: Mapping[str, Any], layout: Layout, *, first: bool, last: 
         layout: over how many ranks.
         first: holds the embedding.
         last: holds the head.
+        sequence: each rank of a layer norms and routes its part of the tokens only (sequence parallelism).
+        replay: its routers can be told which experts to take (`gyre.trainers.megatron.routing`).
     """
     rope = config.get("rope_parameters") or {}
+    more: dict[str, Any] = {"sequence_parallel": sequence and layout.tensor > 1}
+    if layout.experts:
+        more |= _experts(config, layout) | {"moe_enable_routing_replay": replay}
+    layers = [_layer(layout)] * (layout.layers // layout.pipeline)
     return GPTModel(
-        _settings(config, layout),
-        get_gpt_layer_local_spec(normalization="RMSNorm"),
+        _settings(config, layout, more),
+        TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm),
         vocab_size=layout.padded,
         max_sequence_length=config["max_position_embeddings"],
         pre_process=first,
@@ -35,15 +51,45 @@ def make_stage(config: Mapping[str, Any], layout: Layout, *, first: bool, last: 
     )
 
 
-def _settings(config: Mapping[str, Any], layout: Layout) -> TransformerConfig:
+def _layer(layout: Layout) -> ModuleSpec:
+    """Megatron's own modules, with our norm, and our attention where its own would not do."""
+    spec = get_gpt_layer_local_spec(
+        num_experts=layout.experts or None, moe_grouped_gemm=False, qk_layernorm=layout.normed, normalization="RMSNorm"
+    )
+    parts, attention = spec.submodules, spec.submodules.self_attention.submodules
+    parts.input_layernorm = parts.pre_mlp_layernorm = Norm
+    if layout.normed:
+        attention.q_layernorm = attention.k_layernorm = Norm
+    if layout.grid.context > 1:
+        attention.core_attention = GatheredAttention
+    return spec
+
+
+def _experts(config: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    return {
+        "num_moe_experts": layout.experts,
+        "moe_router_topk": config["num_experts_per_tok"],
+        "moe_ffn_hidden_size": config["moe_intermediate_size"],
+        "moe_router_pre_softmax": not config["norm_topk_prob"],
+        "moe_router_load_balancing_type": "none",  # the reward is what is trained on
+        "moe_router_dtype": "fp32",
+        "expert_model_parallel_size": layout.grid.expert,
+        "expert_tensor_parallel_size": 1,
+    }
+
+
+def _settings(config: Mapping[str, Any], layout: Layout, more: Mapping[str, Any]) -> TransformerConfig:
     return TransformerConfig(
+        **more,
         num_layers=layout.layers,
         hidden_size=config["hidden_size"],
         ffn_hidden_size=config["intermediate_size"],
         num_attention_heads=layout.heads,
         num_query_groups=layout.groups,
         kv_channels=layout.head_dim,
+        qk_layernorm=layout.normed,
         tensor_model_parallel_size=layout.tensor,
+        context_parallel_size=layout.grid.context,
         pipeline_model_parallel_size=layout.pipeline,
         use_cpu_initialization=True,
         perform_initialization=False,

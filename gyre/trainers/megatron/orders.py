@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from torch import Tensor
+
 from gyre.rl.algorithms.port import Settings
 from gyre.rl.objective import Decision
+from gyre.trainers.megatron.grid import Grid
 from gyre.trainers.optimizer import AdamSettings
 from gyre.trainers.stats import Tally
 
@@ -17,8 +20,7 @@ class Orders:
     """What a rank is made by."""
 
     rank: int
-    tensor: int
-    pipeline: int
+    grid: Grid
     config: Mapping[str, Any]
     """The model's `config.json`."""
     temperature: float
@@ -27,6 +29,10 @@ class Orders:
     """Without a clip: the trainer has clipped."""
     backend: str
     """Of torch.distributed: "nccl" or "gloo"."""
+    sequence: bool
+    """Whether each rank of a layer norms and routes its part of the tokens only."""
+    replay: bool
+    """Whether the experts of a token are those that the engine took, where rows tell."""
     meeting: str
     """File through which the ranks find each other."""
     threads: int
@@ -41,6 +47,19 @@ class Outcome:
     """Execution -> its index in the other two."""
     tally: Tally
     decisions: dict[int, Decision]
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """A micro-step that is through with a rank: its gradient lies in the accumulator there."""
+
+    ticket: int
+    outcome: Outcome | None
+    """At the one rank that tells."""
+    trouble: str
+    """What has spoilt the accumulator; empty: nothing."""
+    agreement: Tensor
+    """(3, executions): what this rank's routers say of the experts that they took again."""
 
 
 class Line:

@@ -1,51 +1,141 @@
-"""Rows through the stages of a cell's replica, each a micro-batch. Imports megatron."""
+"""Rows through the stages of a cell's replica, each a micro-batch, by `schedule`'s 1F1B. Imports megatron."""
 
-from collections.abc import Iterator
-from typing import Any
+import contextlib
+from collections.abc import Iterable, Iterator
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from gyre.trainers.batches import RowTensors
+from gyre.trainers.megatron import schedule
+from gyre.trainers.megatron.context import hidden
+from gyre.trainers.megatron.routing import Routing
+from gyre.trainers.megatron.schedule import Exchange, Step
 from gyre.trainers.megatron.work import Work
-from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused
 
 _FAR = -1e9
+_ANY_SHAPE = [1, 1, 1]  # each tensor is announced with its own
 
 
 class Pipeline:
-    """This rank's stage in it.
+    """This rank's stage in it. All ranks call the same methods with the same rows.
 
     Args:
         model: the stage.
         vocabulary: logits beyond it count for nothing.
         temperature: the rollout's, above 0.
+        routing: of a stage whose routers take the experts that rows tell.
     """
 
-    def __init__(self, model: nn.Module, vocabulary: int, temperature: float) -> None:
+    def __init__(self, model: nn.Module, vocabulary: int, temperature: float, routing: Routing | None = None) -> None:
         self._model, self._vocabulary, self._temperature = model, vocabulary, temperature
+        self._routing = routing
+        self._stage = parallel_state.get_pipeline_model_parallel_rank()
+        self._stages = parallel_state.get_pipeline_model_parallel_world_size()
+        self._links = P2PCommunicator(parallel_state.get_pipeline_model_parallel_group(), model.config)
+        self._turns = 0
+        self.drop()
 
-    def run(self, rows: list[RowTensors], work: Work, *, forward_only: bool = False) -> None:
-        """One pass over the rows: started up and drained once. All ranks call this with the same rows."""
+    def turn(self, row: RowTensors, work: Work) -> Iterator[Work]:
+        """Take a row in, its micro-step's next; those that are through with it at this stage."""
+        self._rows[self._turns] = (row, work)
+        steps = schedule.turn(self._stage, self._stages, self._turns)
+        self._turns += 1
+        yield from self._train(steps)
 
-        def forward(remaining: Iterator[RowTensors], model: nn.Module) -> tuple[Tensor, Any]:
-            row = next(remaining)
-            logits = model(row.ids, row.positions, attention_mask(row.positions[0]))
-            return logits, lambda output: work.loss(self._log_probs(output, row), row, train=not forward_only)
+    def drain(self) -> Iterator[Work]:
+        """Take back what is in the pipeline; those that are through with it at this stage."""
+        rows, self._turns = self._turns, 0
+        if rows:
+            yield from self._train(schedule.drain(self._stage, self._stages, rows))
 
-        get_forward_backward_func()(
-            forward_step_func=forward,
-            data_iterator=iter(rows),
-            model=[self._model],
-            num_microbatches=len(rows),
-            seq_length=max(row.ids.numel() for row in rows),
-            micro_batch_size=1,
-            forward_only=forward_only,
-        )
-        work.agree(AccumulatorSpoilt if not forward_only else MicroStepRefused)
+    def drop(self) -> None:
+        """Forget what is in the pipeline. Between turns nothing is under way, so nobody has to be told."""
+        self._turns = 0
+        self._rows: dict[int, tuple[RowTensors, Work]] = {}
+        self._inputs: dict[int, Tensor] = {}
+        self._outputs: dict[int, Tensor] = {}
+        self._gradients: dict[int, Tensor] = {}  # of outputs
+        self._owed: dict[int, Tensor] = {}  # gradients of inputs
+
+    @torch.no_grad()
+    def measure(self, rows: list[RowTensors], work: Work) -> bool:
+        """Take rows through forward only, past what the pipeline holds; whether all was finite, at every rank."""
+        for place, row in enumerate(rows):
+            index = -1 - place  # none of a turn
+            for step in schedule.crossing(self._stage, self._stages, index):
+                if isinstance(step, Exchange):
+                    self._exchange(step)
+                elif self._last:
+                    work.measure(self._log_probs(self._forward(row, self._inputs.pop(index, None)), row), row)
+                else:
+                    self._outputs[index] = self._forward(row, self._inputs.pop(index, None))
+            self._outputs.pop(index, None)
+        flag = torch.tensor([float(work.spoilt)], device=next(self._model.parameters()).device)
+        distributed.all_reduce(flag)
+        return not flag.item()
+
+    def _train(self, steps: Iterable[Step]) -> Iterator[Work]:
+        for step in steps:
+            if isinstance(step, Exchange):
+                self._exchange(step)
+            elif step.way == "forward":
+                row, work = self._rows[step.row]
+                output = self._forward(row, self._inputs.get(step.row), work.agreement)
+                self._outputs[step.row] = work.loss(self._log_probs(output, row), row) if self._last else output
+            else:
+                yield from self._backward(step.row)
+
+    @property
+    def _last(self) -> bool:
+        return bool(self._stage == self._stages - 1)
+
+    def _forward(self, row: RowTensors, given: Tensor | None, agreement: Tensor | None = None) -> Tensor:
+        """(T, 1, H) for the next stage, or logits (1, T, V / tensor) at the last one; `given` is (T, 1, H) too."""
+        self._model.set_input_tensor(given)  # type: ignore[operator]
+        with contextlib.nullcontext() if self._routing is None else self._routing.of(row, agreement):
+            output: Tensor = self._model(row.ids, row.positions, _mask(row))
+        return output
+
+    def _backward(self, index: int) -> Iterator[Work]:
+        """Add a row to the accumulator; its micro-step, if this was the last of its rows."""
+        torch.autograd.backward(self._outputs.pop(index), self._gradients.pop(index, None))
+        given = self._inputs.pop(index, None)
+        if given is not None and given.grad is not None:
+            self._owed[index] = given.grad.contiguous()
+        _, work = self._rows.pop(index)
+        if work.came_back():
+            yield work
+
+    def _exchange(self, step: Exchange) -> None:
+        came = self._with_the_one_before(step) if step.neighbour < 0 else self._with_the_one_behind(step)
+        if came is not None and step.receives is not None:
+            (self._inputs if step.neighbour < 0 else self._gradients)[step.receives] = came
+
+    def _with_the_one_before(self, step: Exchange) -> Tensor | None:
+        links, came = self._links, None
+        gradient = None if step.sends is None else self._owed.pop(step.sends)
+        if step.receives is None:
+            links.send_backward(gradient, is_first_stage=False)
+        elif gradient is None:
+            came = links.recv_forward(_ANY_SHAPE, is_first_stage=False)
+        else:
+            came = links.send_backward_recv_forward(gradient, _ANY_SHAPE, is_first_stage=False)
+        return came
+
+    def _with_the_one_behind(self, step: Exchange) -> Tensor | None:
+        links, came = self._links, None
+        output = None if step.sends is None else self._outputs[step.sends]
+        if step.receives is None:
+            links.send_forward(output, is_last_stage=False)
+        elif output is None:
+            came = links.recv_backward(_ANY_SHAPE, is_last_stage=False)
+        else:
+            came = links.send_forward_recv_backward(output, _ANY_SHAPE, is_last_stage=False)
+        return came
 
     def _log_probs(self, logits: Tensor, row: RowTensors) -> Tensor:
         """(U,) float64: log pi of each target at the rollout's temperature, nats; logits are (1, T, V / T)."""
@@ -57,9 +147,6 @@ class Pipeline:
         return -lost[:, 0][row.distinct].double()
 
 
-def attention_mask(positions: Tensor) -> Tensor:
-    """(1, 1, T, T), True where a place is not seen: what comes later, and what lies in another segment."""
-    segment = (positions == 0).cumsum(0)
-    order = torch.arange(len(positions))
-    seen = (segment[:, None] == segment[None]) & (order[:, None] >= order[None])
-    return ~seen[None, None]
+def _mask(row: RowTensors) -> Tensor:
+    """(1, 1, t, T), True where a place is not seen."""
+    return (hidden(row.positions[0]) if row.unseen is None else row.unseen)[None, None]

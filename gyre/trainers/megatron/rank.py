@@ -1,30 +1,30 @@
 """One rank's process: `python -m gyre.trainers.megatron.rank DESCRIPTOR`, where a trainer holds the other end.
 
 It does what it is told, one thing at a time, and answers each: every rank is told the same things in the same order, so
-that collective operations meet. Rows are the micro-batches of one pass of the pipeline (1F1B with several stages).
+that collective operations meet. Rows are the micro-batches of its pipeline, which stays filled between micro-steps.
 """
 
-import contextlib
 import os
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch import distributed
 
-from gyre.rl.objective import Decision
-from gyre.trainers.batches import RowTensors, row_tensors
-from gyre.trainers.executions import executions_of, spread_over_rows
+from gyre.trainers.manifest import Manifest, Written
+from gyre.trainers.megatron import checkpoint
+from gyre.trainers.megatron.feeding import Experts, Feeding
 from gyre.trainers.megatron.layout import Layout, Shard
 from gyre.trainers.megatron.model import make_stage
-from gyre.trainers.megatron.orders import Line, Orders, Outcome
+from gyre.trainers.megatron.orders import Orders, Outcome, Through
 from gyre.trainers.megatron.pipeline import Pipeline
-from gyre.trainers.megatron.work import Work
+from gyre.trainers.megatron.routing import Routing
+from gyre.trainers.megatron.sums import summed_gradient
 from gyre.trainers.optimizer import Adam
-from gyre.trainers.port import AccumulatorSpoilt, TrainerError
-from gyre.trainers.stats import Tally
+from gyre.trainers.ranks import serve
 from schemas.training import MicroStepEnqueued
 
 
@@ -33,26 +33,41 @@ class Rank:
 
     def __init__(self, orders: Orders) -> None:
         """Meets the others, and builds the stage."""
+        torch.set_num_threads(orders.threads)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self._orders = orders
-        layout = self._layout = Layout.of(orders.config, orders.tensor, orders.pipeline)
-        store = distributed.FileStore(  # type: ignore[attr-defined]
-            orders.meeting, layout.tensor * layout.pipeline
-        )
+        grid = orders.grid
+        layout = self._layout = Layout.of(orders.config, grid)
+        self._place = grid.place(orders.rank)
+        store = distributed.FileStore(orders.meeting, grid.ranks)  # type: ignore[attr-defined]
         distributed.init_process_group(
             orders.backend,
             store=store,
             rank=orders.rank,
-            world_size=layout.tensor * layout.pipeline,
+            world_size=grid.ranks,
             timeout=timedelta(seconds=orders.timeout_seconds),
         )
-        parallel_state.initialize_model_parallel(layout.tensor, layout.pipeline)
+        parallel_state.initialize_model_parallel(
+            grid.tensor,
+            grid.pipeline,
+            context_parallel_size=grid.context,
+            expert_model_parallel_size=grid.expert,
+            expert_tensor_parallel_size=1,
+        )
         model_parallel_cuda_manual_seed(1)
         self._last = parallel_state.is_pipeline_last_stage()
         self._model = make_stage(
-            orders.config, layout, first=parallel_state.is_pipeline_first_stage(), last=self._last
+            orders.config,
+            layout,
+            first=parallel_state.is_pipeline_first_stage(),
+            last=self._last,
+            sequence=orders.sequence,
+            replay=orders.replay,
         ).eval()
-        self._pipeline = Pipeline(self._model, layout.vocabulary, orders.temperature)
+        routing = Routing(self._model, sequence=orders.sequence) if layout.experts and orders.replay else None
+        self._pipeline = Pipeline(self._model, layout.vocabulary, orders.temperature, routing)
         self._parameters = dict(self._model.named_parameters())
+        self._feeding = Feeding(self._pipeline, layout.vocabulary, self._parameters, orders, self._place)
         self._adam: Adam | None = None
 
     def load(self, shard: Shard) -> None:
@@ -63,7 +78,8 @@ class Rank:
         self.zero()
 
     def zero(self) -> None:
-        """Forget what was accumulated."""
+        """Forget what was accumulated, and what is in the pipeline."""
+        self._pipeline.drop()
         for parameter in self._parameters.values():
             parameter.grad = None
 
@@ -72,11 +88,8 @@ class Rank:
         return {name: each.detach().cpu() for name, each in self._parameters.items()}
 
     def gradient(self) -> Shard:
-        """What was accumulated here."""
-        return {
-            name: (torch.zeros_like(each) if each.grad is None else each.grad).cpu()
-            for name, each in self._parameters.items()
-        }
+        """What was accumulated here, and elsewhere of what is held here; of all ranks together."""
+        return summed_gradient(self._parameters, self._orders.grid, sequence=self._orders.sequence)
 
     def apply(self, gradient: Shard) -> None:
         """Update once with the clipped gradient."""
@@ -98,41 +111,39 @@ class Rank:
         state |= {f"second.{name}": each for name, each in second.items()}
         self._optimizer().restore(state | {"updates": torch.tensor(updates)})
 
+    def save_optimizer(self, folder: Path, sequence: int) -> tuple[dict[str, Written], int]:
+        """Write this rank's part of the moments: the files, and how many updates there were; of all ranks together."""
+        state = self._optimizer().state()
+        return checkpoint.write(self._model, state, folder, sequence), int(state["updates"])
+
+    def load_optimizer(self, folder: Path) -> None:
+        """Take this rank's part of what ranks of any layout wrote; of all ranks together."""
+        optimizer = self._optimizer()
+        optimizer.restore(checkpoint.read(self._model, optimizer.state(), folder))
+
+    def check_files(self, manifest: Manifest, folder: Path, names: list[str]) -> None:
+        """Hold these of a checkpoint's files against their digests."""
+        manifest.check(folder, names)
+
     def release(self) -> None:
-        """Free parameters, accumulator and moments."""
+        """Free parameters, accumulator, moments and what is in the pipeline."""
+        self._pipeline.drop()
         self._adam = None
         for parameter in self._parameters.values():
             parameter.grad = None
             parameter.data = parameter.data.new_empty(0)
 
-    def micro_step(self, enqueued: MicroStepEnqueued) -> Outcome | None:
-        """Measure, or train into the accumulator; what was found, at the last stage's first rank."""
-        owners, advantages = executions_of(enqueued)
-        rows = [row_tensors(each, owners, self._layout.vocabulary, share_prefixes=False) for each in enqueued.rows]
-        if enqueued.kind == "measure":
-            tally = self._measure(rows, len(owners))
-            return self._told(Outcome(owners, tally, {}))
-        decisions = {
-            owners[each.execution]: Decision(each.ratio, each.mask)
-            for each in enqueued.masks
-            if each.execution in owners
-        }
-        work = Work(decisions, advantages, self._orders.settings, Tally(len(owners)), len(rows))
-        spread = spread_over_rows(rows, len(advantages)) - decisions.keys()
-        if spread:
-            work.decide(spread, self._measure(rows, len(advantages)))
-        self._pipeline.run(rows, work)
-        if not all(each.grad is None or each.grad.isfinite().all() for each in self._parameters.values()):
-            raise AccumulatorSpoilt("the gradient is not finite under these weights: go back to the last good version")
-        return self._told(Outcome(owners, work.tally, decisions))
+    def feed(self, ticket: int, enqueued: MicroStepEnqueued, experts: Experts) -> tuple[Through, ...]:
+        """See `Feeding`."""
+        return self._feeding.feed(ticket, enqueued, experts)
 
-    def _measure(self, rows: list[RowTensors], executions: int) -> Tally:
-        work = Work({}, [0.0] * executions, self._orders.settings, Tally(executions), len(rows))
-        self._pipeline.run(rows, work, forward_only=True)
-        return work.tally
+    def drain(self) -> tuple[Through, ...]:
+        """See `Feeding`."""
+        return self._feeding.drain()
 
-    def _told(self, outcome: Outcome) -> Outcome | None:
-        return outcome if self._last and parallel_state.get_tensor_model_parallel_rank() == 0 else None
+    def measure(self, enqueued: MicroStepEnqueued, experts: Experts) -> Outcome | None:
+        """See `Feeding`."""
+        return self._feeding.measure(enqueued, experts)
 
     def _optimizer(self) -> Adam:
         if self._adam is None:
@@ -141,23 +152,5 @@ class Rank:
         return self._adam
 
 
-def main(descriptor: int) -> int:
-    """Serve until the trainer hangs up."""
-    told = Line(descriptor)
-    orders: Orders = told.receive()
-    torch.set_num_threads(orders.threads)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    rank = Rank(orders)
-    told.send((True, None))
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the trainer is gone
-        while True:
-            name, arguments = told.receive()
-            try:
-                told.send((True, getattr(rank, name)(*arguments)))
-            except TrainerError as error:
-                told.send((False, error))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(serve(int(sys.argv[1]), Rank))

@@ -7,26 +7,32 @@ reduction and go on from each other's files. Only the core's ranks have optimize
 
 import json
 import math
-import os
-import socket
-import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from gyre.rl.algorithms.port import Settings
+from gyre.rl.experts import apart
+from gyre.trainers.batches import row_tensors
 from gyre.trainers.checkpoint import load_tensors, save_tensors
+from gyre.trainers.executions import executions_of
+from gyre.trainers.megatron.checkpoint_folder import check_optimizer, restore_optimizer, save_optimizer
+from gyre.trainers.megatron.grid import Grid
+from gyre.trainers.megatron.in_hand import InHand
 from gyre.trainers.megatron.layout import Layout, Shard
-from gyre.trainers.megatron.orders import Line, Orders, Outcome
+from gyre.trainers.megatron.orders import Line, Orders
+from gyre.trainers.nodes import begin
 from gyre.trainers.optimizer import AdamSettings, global_norm, refuse_misfit
 from gyre.trainers.port import AccumulatorSpoilt, Applied, Finished, GradientRefused, Saved, TrainerError
-from schemas.training import MicroStepEnqueued, RatioMeasured
+from gyre.trainers.ranks import RankLost
+from gyre.trainers.replayed import Read, Shape, experts_of
+from gyre.trainers.stream import Ended
+from schemas.training import MicroStepEnqueued, Passage
 
 _MOMENTS = ("first", "second")
 
@@ -44,37 +50,61 @@ class Ranks:
     threads: int = 1
     timeout_seconds: float = 600.0
     """Longest that a rank waits for another."""
+    data: int = 1
+    """Ranks that take rows of a micro-step side by side."""
+    expert: int = 1
+    """Ranks over which the experts of a layer are spread; divides tensor x data x context."""
+    context: int = 1
+    """Ranks that share each row."""
+    sequence: bool = False
+    """Each rank of a layer norms and routes its part of the tokens only. With experts over tensor > 1 always so."""
+    checkpoint: Literal["whole", "distributed"] = "whole"
+    """Optimizer state as one file under the names of Hugging Face, or in Megatron's format, each rank its own part."""
+    replay: bool = True
+    """Of experts: each token takes those that the engine took, where its row tells."""
 
-
-class RankLost(TrainerError):
-    """A rank ended; its cell has to be started anew."""
+    @property
+    def grid(self) -> Grid:
+        """All of it."""
+        return Grid(self.tensor, self.pipeline, self.data, self.expert, self.context)
 
 
 class MegatronTrainer:
     """Implements `gyre.trainers.port.Trainer`. Ranks are started at once, and end with this process.
 
     Args:
-        model: folder of a Llama in Hugging Face format.
+        model: folder of a model in Hugging Face format, of a family that `layout` knows.
         temperature: the rollout's, above 0.
         settings: the objective.
         adam: the optimizer.
         ranks: how the replica is laid out.
+        read_experts: the bodies behind the claim checks of the experts that rows tell, for routing replay.
     Raises:
         LayoutRefused: the model cannot be laid out so.
         RankLost: a rank did not start; says how it ended.
     """
 
-    def __init__(self, model: Path, temperature: float, settings: Settings, adam: AdamSettings, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        model: Path,
+        temperature: float,
+        settings: Settings,
+        adam: AdamSettings,
+        ranks: Ranks,
+        read_experts: Read | None = None,
+    ) -> None:
         config = json.loads((model / "config.json").read_text())
-        self._layout = Layout.of(config, ranks.tensor, ranks.pipeline)
+        self._layout = Layout.of(config, ranks.grid)
+        self._read = read_experts if ranks.replay and self._layout.experts else None
+        self._taken = Shape(self._layout.layers, config.get("num_experts_per_tok", 0), self._layout.experts)
         self._shapes = _shapes(model)
         self._clip = adam.clip
+        self._distributed = ranks.checkpoint == "distributed"
         self._spoilt = False
         self._folder = tempfile.TemporaryDirectory(prefix="gyre-ranks-")
         orders = Orders(
             rank=0,
-            tensor=ranks.tensor,
-            pipeline=ranks.pipeline,
+            grid=ranks.grid,
             config=config,
             temperature=temperature,
             settings=settings,
@@ -83,8 +113,11 @@ class MegatronTrainer:
             meeting=str(Path(self._folder.name) / "meeting"),
             threads=ranks.threads,
             timeout_seconds=ranks.timeout_seconds,
+            sequence=ranks.tensor > 1 and (ranks.sequence or self._layout.experts > 0),
+            replay=ranks.replay,
         )
-        self._ranks = [_Rank(replace(orders, rank=each)) for each in range(ranks.tensor * ranks.pipeline)]
+        self._ranks = [_Rank(replace(orders, rank=each), ranks.grid.ranks) for each in range(ranks.grid.ranks)]
+        self._hand = InHand(self._tell, self._hear, len(self._ranks), ranks.pipeline)
         try:
             for each in self._ranks:
                 each.answer()
@@ -95,9 +128,10 @@ class MegatronTrainer:
     @property
     def gradient(self) -> Tensor:
         """See the port."""
-        if self._spoilt:
-            raise AccumulatorSpoilt("a micro-step broke half-way: zero() the accumulator and discard the contribution")
-        whole = self._layout.whole(self._grid(self._ask("gradient")), add_tied=True)
+        self._refuse_spoilt()
+        if not self._hand.empty:
+            raise TrainerError("gradient: micro-steps are in hand, whose gradient is only partly in it; drain() first")
+        whole = self._layout.whole(self._ask("gradient"), add_tied=True)
         return torch.cat([whole[name].reshape(-1) for name in self._shapes])
 
     def load(self, weights: Path) -> None:
@@ -106,16 +140,19 @@ class MegatronTrainer:
         expected = {name: torch.empty(shape, device="meta") for name, shape in self._shapes.items()}
         refuse_misfit(expected, {name: each for name, each in found.items() if name in expected}, str(weights))
         self._ask("load", *([shard] for shard in self._shards(found)))
+        self._hand.forget()
         self._spoilt = False
 
     def zero(self) -> None:
         """See the port."""
         self._ask("zero")
+        self._hand.forget()
         self._spoilt = False
 
     def release(self) -> None:
         """See the port."""
         self._ask("release")
+        self._hand.forget()
 
     def apply(self, reduced: Tensor) -> Applied:
         """See the port."""
@@ -131,9 +168,11 @@ class MegatronTrainer:
         self._ask("apply", *([shard] for shard in self._shards(named)))
         return Applied(norm, coefficient)
 
-    def save(self, folder: Path) -> Saved:
+    def save(self, folder: Path, sequence: int = 0) -> Saved:
         """See the port."""
         weights = save_tensors(self._whole(self._ask("weights")), folder, "weights")
+        if self._distributed:
+            return Saved(weights, save_optimizer(self._ask, len(self._ranks), folder, sequence, self._shapes))
         moments = self._ask("optimizer")
         state = {"updates": torch.tensor(moments[0][2], dtype=torch.int64)}
         for place, which in enumerate(_MOMENTS):
@@ -142,7 +181,12 @@ class MegatronTrainer:
         return Saved(weights, save_tensors(state, folder, "optimizer"))
 
     def restore(self, weights: Path, optimizer: Path) -> None:
-        """See the port."""
+        """See the port. Of whichever format the optimizer's state is."""
+        if optimizer.is_dir():
+            check_optimizer(self._ask, len(self._ranks), optimizer, self._shapes)
+            self.load(weights)
+            restore_optimizer(self._ask, len(self._ranks), optimizer)
+            return
         state = load_tensors(optimizer)
         expected = {
             f"{which}.{name}": torch.empty(shape, device="meta")
@@ -157,22 +201,61 @@ class MegatronTrainer:
         self._ask("restore", *([(a, b, updates)] for a, b in zip(first, second, strict=True)))
 
     def micro_step(self, enqueued: MicroStepEnqueued) -> Finished:
-        """See the port."""
-        if self._spoilt:
-            raise AccumulatorSpoilt("a micro-step broke half-way: zero() the accumulator and discard the contribution")
+        """See the port. Its rows fill the pipeline, and it is drained again."""
+        if not self._hand.empty:
+            raise TrainerError(f"micro_step {enqueued.micro_step}: others are in hand; begin() it, or drain() first")
+        self.begin(enqueued)
+        (ended,) = self.drain()
+        return ended.found
+
+    @property
+    def depth(self) -> int:
+        """See `gyre.trainers.stream.Stream`: one at every stage, and one that waits."""
+        stages = self._layout.grid.pipeline
+        return stages + 1 if stages > 1 else 1
+
+    @property
+    def moving(self) -> bool:
+        """See `gyre.trainers.stream.Stream`."""
+        return self._hand.moving
+
+    @property
+    def passage(self) -> Passage | None:
+        """See `gyre.trainers.stream.Stream`."""
+        return self._hand.passage
+
+    def begin(self, enqueued: MicroStepEnqueued) -> None:
+        """See `gyre.trainers.stream.Stream`. It is looked through here: what one rank refused, all would have to."""
+        self._refuse_spoilt()
+        owners, _ = executions_of(enqueued)
+        for row in enqueued.rows:
+            row_tensors(row, owners, self._layout.vocabulary, share_prefixes=False)
+        self._hand.begin(enqueued, () if self._read is None else experts_of(enqueued, self._taken, self._read))
+
+    def advance(self) -> tuple[Ended, ...]:
+        """See `gyre.trainers.stream.Stream`."""
+        return self._unless_spoilt(self._hand.advance)
+
+    def drain(self) -> tuple[Ended, ...]:
+        """See `gyre.trainers.stream.Stream`."""
+        return self._unless_spoilt(self._hand.drain)
+
+    def _unless_spoilt(self, work: Callable[[], tuple[Ended, ...]]) -> tuple[Ended, ...]:
+        self._refuse_spoilt()
         try:
-            answers = self._ask("micro_step", *([enqueued] for _ in self._ranks))
+            return work()
         except AccumulatorSpoilt:
             self._spoilt = True
             raise
-        outcome: Outcome = next(each for each in answers if each)
-        tally, owners = outcome.tally, outcome.owners
-        if enqueued.kind == "measure":
-            measured = ((execution, *tally.measured(index)) for execution, index in owners.items())
-            return Finished(measured=tuple(_measured(enqueued, *each) for each in measured))
-        return Finished(
-            stats=tuple(tally.stats(index, each, outcome.decisions[index]) for each, index in owners.items())
-        )
+
+    def _refuse_spoilt(self) -> None:
+        if self._spoilt:
+            raise AccumulatorSpoilt("a micro-step broke half-way: zero() the accumulator and discard the contribution")
+
+    @property
+    def processes(self) -> list[int]:
+        """Process ids of the ranks."""
+        return [each.process.pid for each in self._ranks]
 
     def close(self) -> None:
         """End the ranks."""
@@ -182,44 +265,40 @@ class MegatronTrainer:
 
     def _ask(self, name: str, *arguments: list[Any]) -> list[Any]:
         """Tell all ranks, each with arguments of its own if any; what each answers."""
+        self._hand.settle()
         for index, rank in enumerate(self._ranks):
-            rank.tell(name, arguments[index] if arguments else [])
+            rank.tell(name, arguments[index] if arguments else ())
+        return self._hear()
+
+    def _tell(self, name: str, arguments: Sequence[Any]) -> None:
+        for rank in self._ranks:
+            rank.tell(name, arguments)
+
+    def _hear(self) -> list[Any]:
         answers = [rank.hear() for rank in self._ranks]
         if refused := next((said for well, said in answers if not well), None):
             raise refused
         return [said for _, said in answers]
 
     def _shards(self, whole: Mapping[str, Tensor]) -> list[Shard]:
-        """In the order of ranks: tensor parallel ranks of a stage lie side by side."""
-        layout = self._layout
-        return [layout.shard(whole, t, p) for p in range(layout.pipeline) for t in range(layout.tensor)]
-
-    def _grid(self, shards: list[Shard]) -> list[list[Shard]]:
-        each = self._layout.tensor
-        return [shards[start : start + each] for start in range(0, len(shards), each)]
+        """In the order of ranks."""
+        return [self._layout.shard(whole, rank) for rank in range(self._layout.grid.ranks)]
 
     def _whole(self, shards: list[Shard]) -> Shard:
-        whole = self._layout.whole(self._grid(shards))
+        whole = self._layout.whole(shards)
         return {name: whole[name].contiguous() for name in self._shapes}
 
 
 class _Rank:
     """A rank's process, and the line to it."""
 
-    def __init__(self, orders: Orders) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "gyre.trainers.megatron.rank", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "OMP_NUM_THREADS": str(orders.threads)},
-            )
-        self._line = Line(ours.detach())
+    def __init__(self, orders: Orders, count: int) -> None:
+        self.process, descriptor = begin("gyre.trainers.megatron.rank", orders.rank, count, orders.threads)
+        self._line = Line(descriptor)
         self._number = orders.rank
         self._line.send(orders)
 
-    def tell(self, name: str, arguments: list[Any]) -> None:
+    def tell(self, name: str, arguments: Sequence[Any]) -> None:
         """What to do."""
         try:
             self._line.send((name, arguments))
@@ -241,20 +320,10 @@ class _Rank:
     def close(self) -> None:
         """Hang up, by which it ends."""
         self._line.close()
-        self._process.wait()
+        self.process.wait()
 
     def _lost(self) -> RankLost:
-        return RankLost(f"rank {self._number} ended with {self._process.wait()}: see what it printed before")
-
-
-def _measured(enqueued: MicroStepEnqueued, execution: str, log_ratio: float, count: int) -> RatioMeasured:
-    return RatioMeasured(
-        step=enqueued.step,
-        micro_step=enqueued.micro_step,
-        execution=execution,
-        log_ratio_sum=log_ratio,
-        count=count,
-    )
+        return RankLost(f"rank {self._number} ended with {self.process.wait()}: see what it printed before")
 
 
 def _shapes(model: Path) -> dict[str, tuple[int, ...]]:
@@ -263,4 +332,4 @@ def _shapes(model: Path) -> dict[str, tuple[int, ...]]:
 
     with torch.device("meta"):
         found = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))  # type: ignore[no-untyped-call]
-    return {name: tuple(each.shape) for name, each in found.named_parameters()}
+    return {name: tuple(each.shape) for name, each in apart(dict(found.named_parameters())).items()}

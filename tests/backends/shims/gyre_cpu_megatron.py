@@ -89,6 +89,7 @@ class CpuTorch(types.ModuleType):
         def on_cpu(*given, **named):
             if str(named.get("device") or "").startswith("cuda"):
                 named["device"] = "cpu"
+            named.pop("pin_memory", None)
             return found(*given, **named)
 
         setattr(self, name, on_cpu)
@@ -123,7 +124,22 @@ def _generator(module):
     module._set_cuda_rng_state = lambda state, device=-1, graph_safe=False: torch.set_rng_state(state)
 
 
-AMEND = {"megatron.core.jit": _no_compiler, "megatron.core.tensor_parallel.random": _generator}
+def _experts(module):
+    """Sizes are told to gloo as numbers, not as a tensor."""
+    moved = module.maybe_move_tensor_to_cpu
+
+    def on_cpu(tensor, as_numpy=False, record_stream=False):
+        found = moved(tensor, as_numpy, record_stream)
+        return found.numpy() if as_numpy and torch.is_tensor(found) else found
+
+    module.maybe_move_tensor_to_cpu = on_cpu
+
+
+AMEND = {
+    "megatron.core.jit": _no_compiler,
+    "megatron.core.tensor_parallel.random": _generator,
+    "megatron.core.transformer.moe.moe_utils": _experts,
+}
 
 if not torch.cuda.is_available():  # both would raise, and a tensor is where it has to be
     torch.Tensor.cuda = lambda self, *given, **named: self
