@@ -1,6 +1,7 @@
 """The files of the stack agree with each other and with the code, as far as it can be seen without starting it."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -93,3 +94,24 @@ def test_the_image_with_gpus_has_what_its_configuration_names() -> None:
     assert all(f"/opt/sglang/bin/pip install ${{PIP_ARGS}} {each}" in recipe for each in extras["sglang"])
     assert "[torch,analytics,megatron]" in recipe
     assert "USER gyre" in recipe
+
+
+@pytest.mark.skipif(not has_compose(), reason="docker compose is not installed")
+def test_only_who_runs_executions_in_containers_holds_the_engines_socket() -> None:
+    files = ("--file", "compose.yaml", "--file", "deploy/compose/docker-sandboxes.yaml")
+    environment = {**os.environ, "GYRE_DOCKER_GROUP": "999"}
+    command = ["docker", "compose", *files, "config", "--format", "json"]
+    told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout)
+    holders = {
+        name
+        for name, each in found["services"].items()
+        if any(volume["target"] == "/var/run/docker.sock" for volume in each.get("volumes", []))
+    }
+    assert holders == {"runner", "examiner", "evaluator"}
+    config = Config.load(ROOT / "examples/docker.toml")
+    assert config.sandbox.docker.socket == "/var/run/docker.sock"
+    assert config.sandbox.docker.mounts["/runs"] == found["volumes"]["runs"]["name"]
+    assert config.sandbox.image == found["services"]["runner"]["image"]
+    assert config.cells.count == found["services"]["cell"]["scale"]
