@@ -5,7 +5,9 @@ so a live run does not notice. A scoring is named by its evaluator and the diges
 what the log says under that name is not scored again, so an interrupted regrade is taken up where it ended.
 """
 
-from collections.abc import Mapping
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from gyre.config_file import read_table
 from gyre.core.regrading import Facts, GroupChange, Known, changes, group_changes
 from gyre.evaluators.template import scoring_name
 from gyre.rl import advantages
-from gyre.tasks.folder import load_tasks
+from gyre.tasks.folder import Task, load_tasks
+from gyre.tasks.sources import bring
 from schemas.rewards import RegradeStarted, RewardChange
 from services.grading import Scorer
 from services.judges import judges_of
@@ -80,7 +83,21 @@ async def regrade(place: Place, bus: BusPort, wish: Wish, shown: Shown = lambda 
         RegradeError, EvaluatorError, TaskError: one line with the way out.
         BusError: the log cannot be written; what was said stands, and the same command goes on from there.
     """
-    tasks = load_tasks(wish.tasks or place.folder / "tasks/train")
+    with _tasks(place, wish) as tasks:
+        return await _regraded(place, bus, wish, shown, tasks)
+
+
+@contextlib.contextmanager
+def _tasks(place: Place, wish: Wish) -> Iterator[tuple[Task, ...]]:
+    """The run's own, or those of a folder in any layout."""
+    if wish.tasks is None:
+        yield load_tasks(place.folder / "tasks/train")
+        return
+    with tempfile.TemporaryDirectory(prefix="gyre-tasks-") as name:
+        yield bring(str(wish.tasks), Path(name) / "tasks")
+
+
+async def _regraded(place: Place, bus: BusPort, wish: Wish, shown: Shown, tasks: tuple[Task, ...]) -> Report:
     judges = judges_of(_config(place.config, wish), place.folder)
     evaluator = judges.designated
     facts, head = await read_facts(bus, place.run)

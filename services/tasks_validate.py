@@ -93,8 +93,10 @@ class Validation:
 
     async def _validated(self, task: Task, made: Callable[[], None]) -> Report:
         report = Report(task.name, task.kind)
+        chosen = self._config.sandbox.kind
         try:
-            refuse_unfit((task,), self._config.sandbox.kind)
+            refuse_unfit((task,), chosen)
+            refuse_unfit((task,), self._config.evaluator.sandbox or chosen)
         except TaskError as error:
             report.problems.append(str(error))
         if not task.solution.is_file():
