@@ -9,16 +9,16 @@ from gyre.core.plan import Plan
 from gyre.core.staleness import boundary_mean, continuous_mean, expected_mean
 from gyre.tasks.folder import Task
 from services.preflight import preflight
-from services.setup import HELDOUT_SEED, copy_tasks
+from services.setup import HELDOUT_SEED, copy_tasks, sandboxes_of
 
 
 def check_config(config: Config) -> dict[str, Any]:
     """Sizes and expectations of a run. Raises `ConfigError`, `TaskError`, `ModelError`."""
     preflight(config)
     with tempfile.TemporaryDirectory() as folder:
-        kind = config.sandbox.kind
-        train = copy_tasks(config.tasks.train, Path(folder) / "train", config.run.seed, kind)
-        heldout = copy_tasks(config.tasks.heldout, Path(folder) / "heldout", HELDOUT_SEED, kind)
+        kinds = sandboxes_of(config)
+        train = copy_tasks(config.tasks.train, Path(folder) / "train", config.run.seed, kinds)
+        heldout = copy_tasks(config.tasks.heldout, Path(folder) / "heldout", HELDOUT_SEED, kinds)
         plan = config.plan([task.name for task in train])
         expected = expected_staleness(config)
         return {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gyre.config import Config
-from gyre.config_evaluator import JudgeSection, Kind
+from gyre.config_evaluator import Kind
 from gyre.evaluators.command import CommandEvaluator
 from gyre.evaluators.judge.evaluator import JudgeEvaluator
 from gyre.evaluators.port import Evaluator, EvaluatorError, Run
@@ -42,15 +42,18 @@ def judges_of(config: Config, hidden: Path) -> Judges:
     """
     chosen = config.evaluator
     kind = chosen.sandbox or config.sandbox.kind
-    check_key(chosen.judge, chosen.kinds)
+    check_evaluators(config)
     sandbox = make_sandbox(config.sandbox.model_copy(update={"kind": kind}), hidden)
     run = Sandboxed(sandbox, kind, chosen.image, chosen.setup_seconds)
     made = [_evaluator(config, each, run) for each in chosen.kinds]
     return Judges(made[0], tuple(made[1:]), sandbox)
 
 
-def check_key(judge: JudgeSection, kinds: tuple[Kind, ...]) -> None:
-    """A judge's key is there, if it takes one. Raises EvaluatorError."""
+def check_evaluators(config: Config) -> None:
+    """A command can be split into words, and a judge's key is there if it takes one. Raises EvaluatorError."""
+    judge, kinds = config.evaluator.judge, config.evaluator.kinds
+    if "command" in kinds:
+        Template.parse(config.evaluator.command, Path.cwd())
     if "judge" in kinds and judge.key_env and not os.environ.get(judge.key_env):
         rule = f"export {judge.key_env}, or leave it empty for a server that asks for none"
         raise EvaluatorError(f"evaluator.judge.key_env = {judge.key_env!r}: is not in this environment; {rule}")

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,9 +81,9 @@ async def open_run(config: Config) -> Opened:
 async def _opened(config: Config, run: str, folder: Path) -> Opened:
     folder.mkdir(parents=True, exist_ok=True)
     config = apart(config, folder)
-    kind = config.sandbox.kind
-    tasks = copy_tasks(config.tasks.train, folder / "tasks" / "train", config.run.seed, kind)
-    heldout = copy_tasks(config.tasks.heldout, folder / "tasks" / "heldout", HELDOUT_SEED, kind)
+    kinds = sandboxes_of(config)
+    tasks = copy_tasks(config.tasks.train, folder / "tasks" / "train", config.run.seed, kinds)
+    heldout = copy_tasks(config.tasks.heldout, folder / "tasks" / "heldout", HELDOUT_SEED, kinds)
     key = folder / "proxy.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(32))
@@ -167,13 +167,20 @@ def initial_weights(folder: Path, model: str) -> WeightsRef:
     return WeightsRef.model_validate_json(done.stdout.strip().splitlines()[-1])
 
 
-def copy_tasks(source: str, target: Path, seed: int, sandbox: str) -> tuple[Task, ...]:
+def sandboxes_of(config: Config) -> dict[str, str]:
+    """Kinds of the sandboxes that agents and tests run in, by the setting that chooses them."""
+    chosen = {"sandbox.kind": config.sandbox.kind}
+    return chosen | ({"evaluator.sandbox": config.evaluator.sandbox} if config.evaluator.sandbox else {})
+
+
+def copy_tasks(source: str, target: Path, seed: int, sandboxes: Mapping[str, str]) -> tuple[Task, ...]:
     """The run's own copy of its tasks, so that a resumed run has the ones it began with.
 
-    Raises `TaskError`, also for a task that a sandbox of this kind cannot run.
+    Raises `TaskError`, also for a task that a sandbox of these kinds cannot run.
     """
     tasks = bring(source, target, seed)
-    refuse_unfit(tasks, sandbox)
+    for setting, kind in sandboxes.items():
+        refuse_unfit(tasks, kind, setting)
     return tasks
 
 

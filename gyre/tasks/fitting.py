@@ -11,16 +11,16 @@ SHARED = ("process",)
 """Kinds in which a command sees this machine's file system as it is."""
 
 
-def refuse_unfit(tasks: Iterable[Task], kind: str) -> None:
-    """Raises TaskError for the first task that a sandbox of this kind cannot run."""
+def refuse_unfit(tasks: Iterable[Task], kind: str, setting: str = "sandbox.kind") -> None:
+    """Raises TaskError for the first task that a sandbox of this kind, chosen by this setting, cannot run."""
     for task in tasks:
         if task.needs_image and kind not in WITH_IMAGES:
             raise TaskError(
-                f"task {task.name}: needs image {task.image}, which sandbox.kind = {kind} has not; set it to docker, "
+                f"task {task.name}: needs image {task.image}, which {setting} = {kind} has not; set it to docker, "
                 "or gyre.needs_image = false in the task's task.toml if this machine's own programs will do"
             )
         if task.fixed and kind in SHARED:
             raise TaskError(
-                f"task {task.name}: its texts name {', '.join(task.fixed)}, which sandbox.kind = {kind} has not; set "
+                f"task {task.name}: its texts name {', '.join(task.fixed)}, which {setting} = {kind} has not; set "
                 "it to bubblewrap or docker, or write $TESTS_DIR, $LOGS_DIR and names relative to the workspace"
             )

@@ -110,7 +110,7 @@ class JudgeEvaluator:
         return Model(chosen.url, chosen.model, dialect, tokens, chosen.request_seconds, chosen.request, self._key)
 
     def _shop(self, task: Task, workspace: Path, box: Path) -> Workshop:
-        return Workshop(self._run, workspace, box, self._section.test_seconds, self._run.image(task))
+        return Workshop(self._run, task, workspace, box, self._section.test_seconds)
 
 
 @dataclass(slots=True)

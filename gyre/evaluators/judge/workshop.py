@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gyre.evaluators.judge import tree
 from gyre.evaluators.judge.talk import Call, Tool
 from gyre.evaluators.port import Errand, Run
+from gyre.tasks.folder import Task
+from gyre.tasks.places import working_places
 
 MOST_LISTED = 300
 MOST_CHARACTERS = 12_000
@@ -94,10 +96,10 @@ def tool(name: str, arguments: type[BaseModel]) -> Tool:
 class Workshop:
     """One state at one judge's disposal."""
 
-    def __init__(self, run: Run, state: Path, box: Path, test_seconds: float, image: str) -> None:
-        """`state` is looked at and copied, `box` takes the copies."""
-        self._run, self._state, self._box = run, state, box
-        self._seconds, self._image = test_seconds, image
+    def __init__(self, run: Run, task: Task, state: Path, box: Path, test_seconds: float) -> None:
+        """`state` is what was left of `task`; it is looked at and copied, and `box` takes the copies."""
+        self._run, self._task, self._state, self._box = run, task, state, box
+        self._seconds = test_seconds
         self.runs = 0
         """Of the judge's own tests."""
 
@@ -172,7 +174,8 @@ class Workshop:
                 self._seconds,
                 {"TESTS_DIR": str(tests)},
                 (tests,),
-                self._image,
+                self._run.image(self._task),
+                working_places(self._task, place / "ws", place),
             )
             ended = await self._run(errand)
             self.runs += 1
@@ -186,6 +189,7 @@ class Workshop:
     def _laid(self, files: list[TestFile], place: Path) -> Path:
         tests = place / "tests"
         tests.mkdir(parents=True)
+        (place / "logs").mkdir()
         for file in files:
             path = tests / _relative(file.path)
             path.parent.mkdir(parents=True, exist_ok=True)

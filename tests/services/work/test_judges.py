@@ -9,13 +9,15 @@ import pytest
 from gyre.config import Config
 from gyre.errors import ConfigError
 from gyre.evaluators.port import EvaluatorError
+from gyre.tasks.folder import TaskError
 from schemas.dispatch import ExecutionDispatched, ExecutionTerminated, GroupDispatched
 from schemas.refs import StateRef
 from schemas.rewards import AssessmentRecorded, RewardAssigned, RewardUnresolved
 from services import evaluator
-from services.judges import check_key, judges_of
+from services.judges import check_evaluators, judges_of
 from services.regrade import Wish, regrade
 from services.regrading import RegradeError
+from services.setup import copy_tasks, sandboxes_of
 from services.workspace import preserve
 from tests.evaluators.judge_server import judging
 
@@ -152,9 +154,24 @@ def test_a_key_that_is_not_there_is_missed_before_the_run(tmp_path: Path, monkey
     with pytest.raises(EvaluatorError, match="A_JUDGES_KEY"):
         judges_of(config, tmp_path)
     monkeypatch.setenv("A_JUDGES_KEY", "of the judge")
-    check_key(config.evaluator.judge, config.evaluator.kinds)
+    check_evaluators(config)
     assert "of the judge" not in json.dumps(config.table())
-    check_key(config.evaluator.judge, ("tests",))
+
+
+def test_a_command_that_cannot_be_one_is_missed_before_the_run() -> None:
+    config = Config.of({"evaluator": {"kind": "command", "command": "sh {nowhere}"}})
+    with pytest.raises(EvaluatorError, match="nowhere"):
+        check_evaluators(config)
+
+
+def test_a_task_that_its_graders_sandbox_cannot_run_is_refused(run: Any, tmp_path: Path) -> None:
+    run.task("job")
+    file = run.folder / "tasks/train/job/task.toml"
+    file.write_text(f'{file.read_text()}[environment]\ndocker_image = "an-image"\n')
+    config = Config.of({"evaluator": {"sandbox": "process"}, "sandbox": {"kind": "docker"}})
+    source = str(run.folder / "tasks/train")
+    with pytest.raises(TaskError, match=r"job: needs image an-image, which evaluator\.sandbox = process"):
+        copy_tasks(source, tmp_path / "copy", 0, sandboxes_of(config))
 
 
 async def test_tests_may_run_elsewhere_than_agents(tmp_path: Path) -> None:
