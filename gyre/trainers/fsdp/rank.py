@@ -26,7 +26,7 @@ from gyre.trainers.losses import slope_of
 from gyre.trainers.optimizer import Adam
 from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused
 from gyre.trainers.ranked import Outcome, Shard
-from gyre.trainers.ranks import give_back, serve
+from gyre.trainers.ranks import serve
 from gyre.trainers.recompute import Recompute
 from gyre.trainers.stats import Tally
 from gyre.trainers.torch import refuse_untrainable
@@ -49,7 +49,6 @@ class Rank:
         self._recompute = Recompute(model, orders.activation_bytes)
         self._replica = Replica(model, orders.temperature, device, orders.ranks)
         self._adam: Adam | None = None
-        give_back()
 
     def load(self, shard: Shard) -> None:
         """Take these weights and zero the accumulator."""
@@ -92,7 +91,6 @@ class Rank:
         """Free parameters, accumulator and moments."""
         self._adam = None
         self._replica.free()
-        give_back()
 
     def micro_step(self, enqueued: MicroStepEnqueued) -> Outcome:
         """Measure, or train into the accumulator. Every rank reads all rows, so that all refuse what is wrong."""
@@ -113,7 +111,6 @@ class Rank:
         if self._any(any(troubles) or not finite):
             raise AccumulatorSpoilt("the gradient is not finite under these weights: go back to the last good version")
         tally.add_up()
-        give_back()
         return Outcome(owners, tally, decisions)
 
     def _decide_spread(self, rows: list[RowTensors], decisions: dict[int, Decision], advantages: list[float]) -> None:

@@ -1,0 +1,174 @@
+"""Optimizer state in Megatron's distributed format: other ranks go on from it, a crash leaves the whole or none."""
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from megatron.core import dist_checkpointing
+from safetensors.torch import load_file
+
+from gyre.rl.algorithms.port import Settings
+from gyre.trainers.checkpoint import locate, prune
+from gyre.trainers.manifest import Manifest
+from gyre.trainers.megatron.trainer import MegatronTrainer, Ranks
+from gyre.trainers.optimizer import AdamSettings
+from gyre.trainers.port import Saved, WeightsRefused
+from tests.backends.conftest import SHIMS
+from tests.trainers import batch
+from tests.trainers.batch import TEMPERATURE
+from tests.trainers.conftest import one_thread  # noqa: F401 - a fixture
+from tests.trainers.test_gradient import wanted
+
+pytestmark = pytest.mark.timeout(300)
+ADAM = AdamSettings(learning_rate=1e-3)
+LIKE = {"rtol": 1e-6, "atol": 1e-9}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    batch.tiny_model().save_pretrained(folder)
+    return folder
+
+
+def make(model: Path, tensor: int, pipeline: int, **more: str) -> MegatronTrainer:
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(SHIMS), os.environ.get("PYTHONPATH", "")])
+    ranks = Ranks(tensor, pipeline, "gloo", **more)  # type: ignore[arg-type]
+    return MegatronTrainer(model, TEMPERATURE, Settings(), ADAM, ranks)
+
+
+@pytest.fixture(scope="module")
+def trainer(model: Path) -> Iterator[MegatronTrainer]:
+    """Of tensor parallel ranks, that saves in the distributed format."""
+    made = make(model, 2, 1, checkpoint="distributed")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def gradient() -> torch.Tensor:
+    return torch.from_numpy(wanted().gradient).float()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder with a checkpoint after two updates, at position 77 of its log, and the weights after the third."""
+
+    folder: Path
+    saved: Saved
+    third: Path
+
+    def restore(self, trainer: MegatronTrainer) -> None:
+        """As a cell does it: what the log names is looked at first."""
+        trainer.restore(locate(self.folder, self.saved.weights), locate(self.folder, self.saved.optimizer))
+
+
+@pytest.fixture(scope="module")
+def run(trainer: MegatronTrainer, model: Path, gradient: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("run")
+    trainer.load(model / "model.safetensors")
+    for step in (1, 2):
+        trainer.apply(gradient * step)
+    saved = trainer.save(folder, 77)
+    trainer.apply(gradient * 3)
+    return Run(folder, saved, folder / "third" / trainer.save(folder / "third", 78).weights.address)
+
+
+def test_it_is_megatrons_own_format_with_the_log_position_inside(run: Run) -> None:
+    folder = locate(run.folder, run.saved.optimizer)
+    found = Manifest.read(folder)
+    found.check(folder)
+    assert (found.sequence, found.updates) == (77, 2)
+    assert {"__0_0.distcp", "__1_0.distcp", ".metadata", "metadata.json", "common.pt"} == set(found.files)
+    assert dist_checkpointing.check_is_distributed_checkpoint(str(folder))
+    assert torch.load(folder / "common.pt") == {"iteration": 2, "log_sequence": 77}
+    assert run.saved.optimizer.size == sum(each.stat().st_size for each in folder.iterdir() if each.name in found.files)
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), [(1, 1), (1, 2), (2, 1)])
+def test_ranks_laid_out_otherwise_make_the_same_next_update(
+    tensor: int, pipeline: int, run: Run, model: Path, gradient: torch.Tensor, tmp_path: Path
+) -> None:
+    other = make(model, tensor, pipeline)
+    try:
+        run.restore(other)
+        other.apply(gradient * 3)
+        found = other.save(tmp_path)  # whole: what one format holds, the other takes
+        expected = load_file(run.third)
+        for name, each in load_file(tmp_path / found.weights.address).items():
+            torch.testing.assert_close(each, expected[name], **LIKE)
+        assert int(load_file(tmp_path / found.optimizer.address)["updates"]) == 3
+    finally:
+        other.close()
+
+
+def test_what_is_damaged_is_refused_and_the_trainer_is_as_before(
+    trainer: MegatronTrainer, run: Run, tmp_path: Path
+) -> None:
+    before = trainer.save(tmp_path, 1).weights
+    part = run.folder / run.saved.optimizer.address / "__1_0.distcp"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(WeightsRefused, match=r"__1_0\.distcp: digest .* the file is damaged"):
+        run.restore(trainer)
+    part.write_bytes(whole[:-1])
+    with pytest.raises(WeightsRefused, match="bytes, the manifest says"):
+        run.restore(trainer)
+    part.write_bytes(whole)
+    assert trainer.save(tmp_path, 1).weights == before
+    run.restore(trainer)
+    assert trainer.save(tmp_path, 77).weights == run.saved.weights
+
+
+def test_another_models_state_is_refused(trainer: MegatronTrainer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "_shapes", dict(trainer._shapes) | {"model.norm.weight": (64,)})
+    with pytest.raises(WeightsRefused, match="belongs to another model"):
+        run.restore(trainer)
+
+
+SAVING = """
+import sys
+from pathlib import Path
+from tests.backends.test_checkpoints import make
+model, run = Path(sys.argv[1]), Path(sys.argv[2])
+trainer = make(model, 2, 1, checkpoint="distributed")
+trainer.load(model / "model.safetensors")
+for sequence in range(1, 1000):
+    trainer.save(run, sequence)
+    sys.stdout.write(" ".join(map(str, trainer.processes)) + "\\n")
+    sys.stdout.flush()
+"""
+
+
+def writing(home: Path) -> bool:
+    """Whether a rank has begun to write its part of a checkpoint."""
+    return any(True for _ in home.glob("*.tmp/__*"))
+
+
+def test_a_crash_in_a_save_leaves_whole_checkpoints_only(model: Path, tmp_path: Path) -> None:
+    home = tmp_path / "optimizer"
+    started = subprocess.Popen(
+        [sys.executable, "-c", SAVING, str(model), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert started.stdout
+    with started, started.stdout:
+        started.stdout.readline()
+        ranks = [os.pidfd_open(int(each)) for each in started.stdout.readline().split()]
+        while not writing(home):
+            assert started.poll() is None
+        started.kill()
+    for each in ranks:
+        assert select.select([each], [], [], 60)[0], "a rank lives on"
+        os.close(each)
+    whole = [each for each in home.iterdir() if each.suffix != ".tmp"]
+    assert len(whole) >= 2
+    for folder in whole:
+        Manifest.read(folder).check(folder)
+    assert prune(tmp_path, []) > len(whole)
+    assert list(home.iterdir()) == []
