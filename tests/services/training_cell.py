@@ -19,6 +19,7 @@ from services.failpoints import VARIABLE
 from services.place import connect
 from services.replica import Replica
 from tests.trainers import batch
+from tests.trainers.lagging import lagging
 
 LEFT_BEHIND = 7
 """Exit code of a cell that reads that it was taken for lost."""
@@ -38,7 +39,8 @@ async def _be(folder: Path, index: int, stages: int) -> None:
     place, bus = await connect("cell", folder)
     desk = Desk(place, bus, index)
     engine = ScriptedEngine(replay(()))
-    replica = Replica(engine, batch.trainer(), Reducer(folder, index, place.instance, 10.0))
+    trainer = batch.trainer() if stages == 1 else lagging(stages)
+    replica = Replica(engine, trainer, Reducer(folder, index, place.instance, 10.0))
     training = Training(desk, replica, FromFolder(folder))
     deeds: dict[str, Callable[[], Awaitable[None]]] = {
         "discard": training.discard,
