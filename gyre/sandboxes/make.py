@@ -41,6 +41,14 @@ def check_sandbox(section: SandboxSection) -> None:
         raise SandboxError(f"cannot hold to sandbox.cpus = {section.cpus:g}: no control groups here; leave it out")
     if section.kind == "bubblewrap":
         check_bubblewrap()
+    if section.kind == "docker":
+        from gyre.sandboxes.docker_check import check_docker
+
+        check_docker(section.docker, section.image)
+    if section.kind == "kubernetes":
+        from gyre.sandboxes.kubernetes_api import Api
+
+        Api(section.kubernetes)
 
 
 def limits_of(section: SandboxSection) -> Limits:

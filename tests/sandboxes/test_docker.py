@@ -16,9 +16,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gyre.config_containers import DockerSection
+from gyre.config_sandbox import SandboxSection
 from gyre.sandboxes.docker import DockerSandbox
 from gyre.sandboxes.docker_engine import Engine
 from gyre.sandboxes.docker_spec import LABEL, Body
+from gyre.sandboxes.make import check_sandbox
 from gyre.sandboxes.owners import BOX
 from gyre.sandboxes.port import OUTPUT_BYTES, Command, Limits, SandboxError
 from tests.pipes import told
@@ -100,6 +102,20 @@ async def test_an_engine_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match=r"docker: no engine can be asked at .*no\.sock"):
         await sandbox.run(shell(tmp_path / "box", "true"))
     await sandbox.close()
+
+
+def test_a_run_is_refused_where_no_engine_answers(tmp_path: Path) -> None:
+    (tmp_path / "no.sock").touch()
+    section = SandboxSection(kind="docker", docker=DockerSection(socket=str(tmp_path / "no.sock")))
+    with pytest.raises(SandboxError, match=r"docker: no engine answers at .*no\.sock: .*; start one, or correct"):
+        check_sandbox(section)
+
+
+@on_an_engine
+def test_a_run_is_refused_where_its_image_is_not() -> None:
+    check_sandbox(SandboxSection(kind="docker", image=IMAGE, docker=CHOSEN))
+    with pytest.raises(SandboxError, match="image no/such:1: is not on this machine; `docker pull no/such:1`"):
+        check_sandbox(SandboxSection(kind="docker", image="no/such:1", docker=CHOSEN))
 
 
 @on_an_engine
