@@ -11,7 +11,7 @@ from gyre.models.load import find_model, load_model
 from gyre.rl.algorithms.port import Settings
 from gyre.trainers.checkpoint import load_tensors, save_tensors
 from gyre.trainers.optimizer import AdamSettings
-from gyre.trainers.torch import TorchTrainer
+from gyre.trainers.torch import TorchTrainer, file_state
 from schemas.base import pack_floats, pack_ints
 from schemas.refs import WeightsRef
 from schemas.training import MicroStepEnqueued, Row, Segment
@@ -40,7 +40,7 @@ def updates(model: str, folder: Path, *, steps: int, lr: float) -> Iterator[dict
 
 
 def _kinds(trainer: TorchTrainer, folder: Path) -> dict[str, WeightsRef]:
-    whole = trainer.save(folder).weights
+    whole = save_tensors(file_state(trainer._model)[0], folder, "weights")
     halves = {name: each.bfloat16() for name, each in load_tensors(folder / whole.address).items()}
     return {"fp32": whole, "bf16": save_tensors(halves, folder, "weights")}
 

@@ -1,7 +1,8 @@
 """Run a command in a session of its own, and end all of it when standard input ends: `python keeper.py COMMAND ...`.
 
 An SGLang server is a tree of processes that hold ports and memory. Whoever starts it holds the other end of this
-process's standard input, so that the tree ends with its owner, however that one ended. Exits as the command does.
+process's standard input, so that the tree ends with its owner, however that one ended; a signal that is meant for all
+of the owner's group, such as an interrupt from the keyboard, ends it too. Exits as the command does.
 """
 
 import contextlib
@@ -14,11 +15,22 @@ import threading
 
 def main(command: list[str]) -> int:
     """Run it; the command's exit code."""
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    signals = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # until there is something to end
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=_unblocked,  # noqa: PLW1509 - there is no other thread yet
+    )
 
-    def end() -> None:
+    def end(*_: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
+
+    for each in signals:
+        signal.signal(each, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 4096):
@@ -29,6 +41,10 @@ def main(command: list[str]) -> int:
     code = child.wait()
     end()  # what it leaves behind
     return code if code >= 0 else 128 - code
+
+
+def _unblocked() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 if __name__ == "__main__":
