@@ -18,7 +18,8 @@ from rich.table import Table
 from gyre.config import Config
 from services.cli_errors import Errors
 
-Source = Annotated[str, typer.Argument(help="Folder of tasks, .jsonl of SWE instances, index, or words:<n>:<split>.")]
+_SOURCE = "Folder of tasks, .jsonl of SWE instances, index, or words:<n>:<split>."
+Source = Annotated[str, typer.Argument(help=_SOURCE)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one field; repeatable.")]
 Shown = Callable[[int, int], None]
@@ -34,7 +35,7 @@ app = typer.Typer(
 
 @app.command()
 def validate(
-    source: Source,
+    sources: Annotated[list[str], typer.Argument(help=_SOURCE)],
     repeats: Annotated[int, typer.Option("--repeat", help="Attempts of each kind for each task.", min=1)] = 2,
     jobs: Annotated[int | None, typer.Option(help="Attempts at a time; by default one a processor.", min=1)] = None,
     names: Annotated[list[str] | None, typer.Option("--task", help="Only this task; repeatable.")] = None,
@@ -45,7 +46,7 @@ def validate(
 
     Ends with exit code 1 if a task is not sound.
 
-    Example: gyre tasks validate examples/swe --repeat 3 --set sandbox.kind=bubblewrap
+    Example: gyre tasks validate examples/tasks examples/swe --repeat 3 --set sandbox.kind=bubblewrap
     """
     from gyre.tasks.folder import TaskError
     from gyre.tasks.sources import bring_each
@@ -53,11 +54,12 @@ def validate(
 
     with Errors(), tempfile.TemporaryDirectory(prefix="gyre-tasks-") as name, _progress("attempts") as shown:
         config = Config.load(None, overrides or [])
-        tasks, wrong = bring_each(source, Path(name) / "tasks")
+        brought = [bring_each(source, Path(name) / f"tasks{place}") for place, source in enumerate(sources)]
+        tasks, wrong = [task for some, _ in brought for task in some], [error for _, some in brought for error in some]
         chosen = tuple(task for task in tasks if not names or task.name in names)
         if names and len(chosen) < len(set(names)):
             missing = sorted(set(names) - {task.name for task in chosen})
-            raise TaskError(f"--task {missing[0]}: {source} holds no sound folder of that name")
+            raise TaskError(f"--task {missing[0]}: {' '.join(sources)} holds no sound folder of that name")
 
         async def work() -> list[Report]:
             validation = Validation(Path(name), config, repeats, jobs or os.cpu_count() or 1)

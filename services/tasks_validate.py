@@ -110,7 +110,7 @@ class Validation:
         return report
 
     async def _attempt(self, task: Task, work: Work, number: int, made: Callable[[], None]) -> Attempt:
-        box = self._folder / "work" / f"{task.path.name}.{work}{number}"
+        box = self._folder / "work" / f"{task.path.parent.name}-{task.path.name}.{work}{number}"
         async with self._room:
             try:
                 return await self._graded(task, work, box)
@@ -153,7 +153,7 @@ class Validation:
 
     async def _seen(self, task: Task) -> list[str]:
         """Where the agent could see what it must not."""
-        box = self._folder / "work" / f"{task.path.name}.seen"
+        box = self._folder / "work" / f"{task.path.parent.name}-{task.path.name}.seen"
         try:
             place = await asyncio.to_thread(workspace.make, task, box)
             found = [f"the agent is given {name}" for name in await asyncio.to_thread(exposed, task, place)]

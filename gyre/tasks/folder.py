@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from gyre.tasks.places import fixed_places
+from gyre.tasks.places import CONTAINED, fixed_places
 from gyre.tasks.task_file import (
     AGENT_SECONDS,
     VERIFIER_SECONDS,
@@ -145,5 +145,5 @@ def _task(path: Path, settings: TaskFile) -> Task:
         needs_image=bool(environment.docker_image) and own.needs_image,
         workdir=environment.workdir or "",
         from_image=own.from_image,
-        fixed=() if own.kind == "folder" else fixed_places(path, environment.workdir or ""),
+        fixed=fixed_places(path, environment.workdir or "") if own.kind in CONTAINED else (),
     )

@@ -31,8 +31,10 @@ TESTS_DIR="$TESTS_DIR/task" "$@"
 
 def recognises(path: Path) -> bool:
     """Whether a folder with task.toml is Harbor's and not gyre's own."""
-    environment = path / "environment"
-    return any((environment / name).is_file() for name in ("Dockerfile", "docker-compose.yaml", "docker-compose.yml"))
+    environment, script = path / "environment", path / "tests/test.sh"
+    if any((environment / name).is_file() for name in ("Dockerfile", "docker-compose.yaml", "docker-compose.yml")):
+        return True
+    return script.is_file() and b"/logs/verifier" in script.read_bytes() and (path / "task.toml").is_file()
 
 
 def read(path: Path) -> Described:
@@ -60,8 +62,10 @@ def write(described: Described, target: Path) -> None:
             f"{path}: environment/Dockerfile ({hindrance}) has to be built: `docker build -t NAME environment`, and "
             "write environment.docker_image = NAME"
         )
-    if hindrance or not plain:
+    if hindrance:
         shutil.rmtree(target / "environment", ignore_errors=True)
+    elif not plain and (path / "environment").is_dir():
+        shutil.copytree(path / "environment", target / "environment", symlinks=True)
     own_base = plain.base if plain and not hindrance else ""
     write_task(
         target,

@@ -39,8 +39,8 @@ def _text(file: Path) -> str:
 
 Places = tuple[tuple[str, Path], ...]
 """(absolute name, folder)"""
-_INNER = {"harbor": "task", "terminal-bench": "tests"}
-"""Where a brought task keeps what its texts call /tests."""
+CONTAINED = {"harbor": "task", "terminal-bench": "tests"}
+"""Layouts whose texts speak of these places -> where below its tests a brought task keeps what they call /tests."""
 
 
 class _Placed(Protocol):
@@ -56,19 +56,19 @@ class _Placed(Protocol):
 
 def working_places(task: _Placed, workspace: Path, box: Path) -> Places:
     """For the agent, whose box holds a folder for logs."""
-    if task.kind not in _INNER:
+    if task.kind not in CONTAINED:
         return ((task.workdir, workspace),) if task.workdir else ()
     return ((task.workdir or APP, workspace), (LOGS, box / "logs"))
 
 
 def solving_places(task: _Placed, workspace: Path, box: Path) -> Places:
     """For the reference solution."""
-    solution = ((SOLUTION, task.solution.parent),) if task.kind in _INNER else ()
+    solution = ((SOLUTION, task.solution.parent),) if task.kind in CONTAINED else ()
     return (*working_places(task, workspace, box), *solution)
 
 
 def grading_places(task: _Placed, workspace: Path, tests: Path, logs: Path) -> Places:
     """For the tests, which lie in `tests`."""
-    if task.kind not in _INNER:
+    if task.kind not in CONTAINED:
         return ((task.workdir, workspace),) if task.workdir else ()
-    return ((task.workdir or APP, workspace), (TESTS, tests / _INNER[task.kind]), (LOGS, logs))
+    return ((task.workdir or APP, workspace), (TESTS, tests / CONTAINED[task.kind]), (LOGS, logs))

@@ -6,10 +6,11 @@ history. Files that the test patch touches are laid over the work when it is gra
 test runner: what the agent made of either doesn't count.
 """
 
+import ast
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,7 +128,7 @@ def _write_all(described: Described, instance: Instance, target: Path) -> None:
     tested, patches = target / "tested", target / "patches"
     patches.mkdir()
     for name, text in (("test", instance.test_patch), ("solution", instance.patch)):
-        (patches / f"{name}.patch").write_text(text, encoding="utf-8")
+        (patches / f"{name}.patch").write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
     shutil.copytree(workspace, tested, symlinks=True)
     apply(patches / "test.patch", tested)
     solved = touched(patches / "solution.patch", workspace) if instance.patch else ()
@@ -152,7 +153,8 @@ def _write_tests(
     """What is laid over the work, and which tests count."""
     changed, kept = files
     must, keep = (
-        tuple(_node(name, tested) for name in names) for names in (instance.fail_to_pass, instance.pass_to_pass)
+        tuple(_node(name, tested, changed) for name in names)
+        for names in (instance.fail_to_pass, instance.pass_to_pass)
     )
     run = tuple(sorted({name.partition("::")[0] for name in (*must, *keep)}))
     if missing := next((name for name in run if not (tested / name).is_file()), ""):
@@ -176,11 +178,15 @@ def _write_tests(
             shutil.copy(tested / name, lay / name)
 
 
-def _node(name: str, tested: Path) -> str:
-    """A test's name as pytest writes it; unittest's and Django's `test_a (package.module.Class)` are turned into it."""
+def _node(name: str, tested: Path, changed: Iterable[str]) -> str:
+    """A test's name as pytest writes it.
+
+    unittest's and Django's `test_a (package.module.Class)` are turned into it, and a bare `test_a` that one of the
+    changed files has.
+    """
     found = _DJANGO.match(name)
     if not found:
-        return name
+        return _bare(name, tested, changed) if name.isidentifier() else name
     method, dotted = found.groups()
     parts = dotted.removesuffix(f".{method}").split(".")
     for cut in range(len(parts), 0, -1):
@@ -188,6 +194,23 @@ def _node(name: str, tested: Path) -> str:
         if (tested / file).is_file():
             return "::".join([file, *parts[cut:], method])
     raise TaskError(f"test {name!r}: no file of the tested repository is module {dotted}")
+
+
+def _bare(name: str, tested: Path, changed: Iterable[str]) -> str:
+    for file in changed:
+        if file.endswith(".py") and (tested / file).is_file():
+            for path in _functions(ast.parse((tested / file).read_text(encoding="utf-8", errors="replace"))):
+                if path[-1] == name:
+                    return "::".join([file, *path])
+    raise TaskError(f"test {name!r}: no file that the test patch touches has it")
+
+
+def _functions(node: ast.AST) -> Iterator[tuple[str, ...]]:
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield (inner.name,)
+        elif isinstance(inner, ast.ClassDef):
+            yield from ((inner.name, *path) for path in _functions(inner))
 
 
 def _runner(files: Iterator[Path]) -> str:

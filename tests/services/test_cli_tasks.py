@@ -116,5 +116,12 @@ def test_one_task_may_be_chosen_and_an_unknown_one_is_refused(gyre: Gyre, tmp_pa
     assert "--task three: " in refusal(gyre("tasks", "validate", tmp_path / "t", "--task", "three"))
 
 
+def test_several_sources_are_validated_together(gyre: Gyre, tmp_path: Path) -> None:
+    task(tmp_path / "a/one", toml='[metadata]\nname = "first"\n')
+    task(tmp_path / "b/one")
+    result = gyre("tasks", "validate", tmp_path / "a", tmp_path / "b", "--json", "--repeat", "1", *SHARED)
+    assert [each["name"] for each in json.loads(result.stdout)["tasks"]] == ["first", "one"]
+
+
 def test_a_missing_folder_is_one_line(gyre: Gyre, tmp_path: Path) -> None:
     assert "no such folder of tasks" in refusal(gyre("tasks", "validate", tmp_path / "nowhere"))

@@ -169,6 +169,30 @@ def test_results_that_do_not_bear_the_mark_are_not_heard(task: Task, graded: Gra
     assert graded(task, leaving({"thing.py": WRITE_RESULTS})) == 0.0
 
 
+def test_modes_of_the_agents_files_are_no_hindrance(task: Task, graded: Graded) -> None:
+    def close(_: Task, workspace: Path) -> None:
+        write(workspace, {"thing.py": GOOD, "closed/file": "x"})
+        (workspace / "closed/file").chmod(0)
+        (workspace / "closed").chmod(0)
+
+    assert graded(task, close) == 1.0
+
+
+def test_a_flood_of_results_is_no_result(task: Task, graded: Graded) -> None:
+    flood = """
+        import os
+        def a():
+            while True:
+                for descriptor in range(3, 64):
+                    try:
+                        os.write(descriptor, b"x" * 65536)
+                    except OSError:
+                        pass
+        b = c = d = a
+        """
+    assert graded(task, leaving({"thing.py": flood})) == 0.0
+
+
 def test_the_work_itself_is_left_as_it_was(task: Task, graded: Graded) -> None:
     seen: list[Path] = []
 

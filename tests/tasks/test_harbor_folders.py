@@ -79,6 +79,15 @@ def test_a_prebuilt_image_holds_what_the_workspace_begins_with(tmp_path: Path) -
     assert not task.environment.exists()
 
 
+def test_an_image_needs_no_dockerfile_beside_it(tmp_path: Path) -> None:
+    folder = harbor_folder(tmp_path / "source/copy", '[environment]\ndocker_image = "b:2"\nworkdir = "/w"\n')
+    (folder / "environment/Dockerfile").unlink()
+    (folder / "tests/test.sh").write_text("#!/bin/sh\necho 1 >/logs/verifier/reward.txt\n")
+    (task,) = bring(str(tmp_path / "source"), tmp_path / "tasks")
+    assert (task.kind, task.image, task.workdir, task.from_image) == ("harbor", "b:2", "/w", True)
+    assert [path.name for path in task.environment.iterdir()] == ["in.txt"]
+
+
 @pytest.mark.parametrize(
     "dockerfile",
     [

@@ -139,6 +139,22 @@ def test_names_of_django_and_unittest_are_understood(tmp_path: Path, graded: Gra
     assert graded(brought(tmp_path, FAIL_TO_PASS=names), solved) == 1.0
 
 
+def test_bare_names_are_looked_for_in_the_changed_tests(tmp_path: Path, graded: Graded, solved: Work) -> None:
+    task = brought(tmp_path, FAIL_TO_PASS=["test_four", "test_ten"], PASS_TO_PASS=["test_nothing"])
+    assert graded(task, solved) == 1.0
+    with pytest.raises(TaskError, match="test 'test_six': no file that the test patch touches has it"):
+        brought(tmp_path / "other", FAIL_TO_PASS=["test_six"])
+
+
+def test_patches_without_a_last_newline_are_applied(tmp_path: Path, graded: Graded, solved: Work) -> None:
+    cut = {name: str(instance()[name]).rstrip("\n") for name in ("patch", "test_patch")}
+    assert graded(brought(tmp_path, **cut), solved) == 1.0
+
+
+def test_an_issue_may_speak_of_any_place(tmp_path: Path) -> None:
+    assert brought(tmp_path, problem_statement="see /app/x and /tests").fixed == ()
+
+
 def test_each_line_of_a_data_set_is_a_task(tmp_path: Path, graded: Graded, solved: Work) -> None:
     swe_folder(tmp_path / "one")
     (tmp_path / "data/repos").mkdir(parents=True)

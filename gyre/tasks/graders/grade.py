@@ -25,12 +25,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ENDINGS = (".pth", ".egg-link", ".pyc")
+MOST_BYTES = 16 << 20  # of results
 SUBREAPER = 36  # prctl: orphans of our children become ours
 CANARY = """
 import unittest
@@ -86,6 +88,11 @@ def judged(wanted: dict[str, Any], passed: set[str], skipped: set[str]) -> tuple
 
 def copy_work(source: Path, target: Path, guarded: set[str]) -> None:
     """The work without its repository and without what would run by itself."""
+    for folder, folders, files in os.walk(source):  # whatever modes the agent gave to what is ours now
+        for name in (*folders, *files):
+            path = os.path.join(folder, name)
+            if not os.path.islink(path):
+                os.chmod(path, os.stat(path).st_mode | (0o700 if name in folders else 0o400))
 
     def unwanted(folder: str, names: list[str]) -> set[str]:
         return {
@@ -213,6 +220,8 @@ def drained(ear: int, process: subprocess.Popen[bytes], deadline: float) -> tupl
             if selector.select(0 if ended else min(0.05, max(0.0, deadline - time.monotonic()))):
                 chunk = os.read(ear, 1 << 16)
                 body += chunk
+                if len(body) > MOST_BYTES:
+                    return b"", False
                 if not chunk:
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(max(0.0, deadline - time.monotonic()))
@@ -257,4 +266,8 @@ def own_children() -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Exception:  # noqa: BLE001 - whatever it is, it is no verdict
+        traceback.print_exc()
+        sys.exit(125)
