@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import functools
+import itertools
 import json
 import statistics
 import tempfile
@@ -17,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from gyre.sandboxes.port import Command
+from gyre.sandboxes.port import Command, SandboxError
 from services import workspace
 from tests.sandboxes.attacks import GREEDY
 from tests.sandboxes.stand import KINDS, Stand, lacking, make
@@ -25,6 +26,7 @@ from tests.sandboxes.stand import KINDS, Stand, lacking, make
 WORK = "print(sum(n * n for n in range(1_500_000)))"
 HARMLESS = "while True: sum(n * n for n in range(100_000))"
 STARTS = 30
+_NUMBERS = itertools.count()
 
 
 async def neighbour(stand: Stand, folder: Path) -> float:
@@ -38,8 +40,8 @@ async def beside(stand: Stand, folder: Path, script: str) -> float:
     """The same while a script is run over and over."""
 
     async def attack() -> None:
-        for number in range(10_000):
-            box = folder / f"attack-{number}"
+        while True:
+            box = folder / f"attack-{next(_NUMBERS)}"
             try:
                 await stand.sandbox.run(stand.command(box, script, seconds=5.0))
             finally:
@@ -51,7 +53,7 @@ async def beside(stand: Stand, folder: Path, script: str) -> float:
         return await neighbour(stand, folder)
     finally:
         attacking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError, SandboxError):
             await attacking
 
 

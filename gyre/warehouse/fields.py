@@ -21,7 +21,7 @@ _NAMES: Mapping[str, str] = {
     ),
     "Bool": "placeholder delivered designated retained",
     "Nullable(Int32)": "exit_code",
-    "Nullable(Float64)": "reward score",
+    "Nullable(Float64)": "reward score setup_seconds",
     "Nullable(String)": "parent branch",
     "Array(UInt32)": "cells members",
     "Array(String)": "tools",

@@ -66,6 +66,7 @@ def test_an_execution_is_one_row_from_dispatch_to_admission(ask: Ask) -> None:
     assert (found["input_tokens"], found["output_tokens"], found["tokens"]) == (12, 8, 20)
     assert found["seconds"] == 5
     assert found["launched_at"] - found["dispatched_at"] == found["queue_seconds"]
+    assert found["setup_seconds"] == 0.5
     assert found["terminated_at"] < found["sealed_at"] < found["graded_at"] < found["admitted_at"]
 
 

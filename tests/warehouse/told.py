@@ -153,6 +153,7 @@ def executed(group: int, place: int, reward: float | None, **ended: Any) -> Told
         **{
             "execution": name, "group": of, "task": TASKS[group], "reason": "failed" if setup else "completed",
             "stage": "closing", "exit_code": 0, "seconds": 4.0 + group, "state": None,
+            "setup_seconds": None if setup else 0.5,
             "detail": "no image" if setup else "",
         } | ended
     )  # fmt: skip
