@@ -213,7 +213,9 @@ class TraceFold:
         self._free[event.cell] = self._trained = self._now
         claimed, tokens = self._claimed.get(event.micro_step), self._sizes.get(event.micro_step)
         if claimed is not None and tokens is not None:
-            self._micro_steps.append(MicroStep(self._now, tokens, self._now - claimed))
+            # In a pipeline others are in hand from a claim to its completion.
+            seconds = self._now - claimed if event.passage is None else event.seconds
+            self._micro_steps.append(MicroStep(self._now, tokens, seconds))
 
     def _close(self, _: StreamClosed) -> None:
         self._trained = self._now

@@ -11,6 +11,8 @@ from gyre.core.simulation.trace_fold import trace
 from gyre.core.simulation.workload import Durations, Sampled
 from gyre.core.simulation.world import simulate
 from schemas.dispatch import ExecutionTerminated
+from schemas.envelope import Event
+from schemas.training import MicroStepCompleted, Passage
 from tests.core.simulation.small import Fixed, plan, told
 
 TIMINGS = Timings(
@@ -37,6 +39,19 @@ def test_a_trace_holds_what_each_duration_was() -> None:
     assert measured.claim == pytest.approx(0.05)
     assert measured.commit == pytest.approx(0.01)
     assert found.step_cost(found.updates[-1]) == (0.0, pytest.approx(0.5))
+
+
+def test_a_micro_step_in_a_pipeline_takes_what_its_completion_says() -> None:
+    setting = Setting(plan(steps=6, groups=4, executions=3), capacity=8, timings=TIMINGS)
+    _, log = told(setting, sampled(setting, 1))
+    passage = Passage(startups=1, drains=1, pauses=0, rows=1)
+
+    def filled(event: Event) -> Event:
+        is_completion = isinstance(event, MicroStepCompleted)
+        return event.model_copy(update={"passage": passage, "seconds": 0.2}) if is_completion else event
+
+    found = trace([(seconds, filled(event)) for seconds, event in log.pairs])
+    assert found.step_cost(found.updates[-1]) == (0.0, pytest.approx(0.2))
 
 
 def test_what_happened_after_the_calibrated_part_is_not_looked_at() -> None:
