@@ -1,11 +1,9 @@
 """Folders that a hostile command filled: measured and removed, however many, deep or odd the things in them are."""
 
 import contextlib
-import errno
 import itertools
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,15 +92,13 @@ def _mounted_below(root: bytes) -> set[bytes]:
     return {point for point in points if point.startswith(root + b"/")}
 
 
-def _entries(path: bytes) -> Iterator["os.DirEntry[bytes]"]:
+def _entries(path: bytes) -> "list[os.DirEntry[bytes]]":
+    """What is in a folder; nothing where it is gone, or cannot be opened or named."""
     try:
         with os.scandir(path) as found:
-            yield from list(found)
-    except NotADirectoryError:
-        _unlink(path)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP):
-            raise
+            return list(found)
+    except OSError:
+        return []
 
 
 def _unlink(path: bytes) -> None:
