@@ -53,8 +53,9 @@ class Grouped:
 
     async def offer(self, weights: WeightsRef, base: WeightsRef | None) -> Offered:
         """See `Weights`: they are sent when they are asked for, and looked at before."""
-        await asyncio.to_thread(locate, self._folder, weights)
-        self._sound = {weights.digest}
+        if weights.digest not in self._sound:
+            await asyncio.to_thread(locate, self._folder, weights)
+            self._sound = {weights.digest}
         return Offered(weights.size)
 
     async def bring(self, engine: Engine, weights: WeightsRef, version: int, *, resume: bool) -> None:
