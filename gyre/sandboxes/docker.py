@@ -37,11 +37,18 @@ _OPEN = "import signal; print('open', flush=True); signal.pause()"
 class DockerSandbox:
     """Implements `Sandbox`."""
 
-    def __init__(self, chosen: DockerSection, image: str, limits: Limits, visible: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self,
+        chosen: DockerSection,
+        image: str,
+        limits: Limits,
+        visible: tuple[Path, ...] = (),
+        hidden: Path | None = None,
+    ) -> None:
         """Nothing is asked of the engine before the first command; `image`: where a command names none."""
         self._chosen, self._image, self._limits = chosen, image, limits
         self._user = chosen.user or (f"{os.getuid()}:{os.getgid()}" if os.getuid() else _NOBODY)
-        self._body = Body(limits, self._user, chosen.mounts, chosen.scratch_mb, visible)
+        self._body = Body(limits, self._user, chosen.mounts, chosen.scratch_mb, visible, hidden)
         self._engine = Engine(Path(chosen.socket))
         self._owner = Owner()
         self._numbers = itertools.count()

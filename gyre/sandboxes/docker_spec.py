@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gyre.sandboxes.port import Command, Limits, SandboxError
-from gyre.sandboxes.shown import environment, outermost
+from gyre.sandboxes.shown import environment, outermost, veiled
 
 LABEL = "gyre.sandbox"
 """Every container of a sandbox has it."""
+_VEIL = "rw,noexec,nosuid,nodev,mode=755,size=1m"  # root's, in which what is deeper is mounted
 _DOOR_BYTES, _DOOR_PROCESSES = 64 << 20, 16
 
 
@@ -26,17 +27,22 @@ class Body:
     scratch_mb: int = 256
     visible: tuple[Path, ...] = ()
     """Shown to every command besides what it asks for itself."""
+    hidden: Path | None = None
+    """Never shown as a whole: the run's folder."""
 
     def of(self, command: Command, image: str, labels: Mapping[str, str], network: str = "none") -> dict[str, Any]:
         """The container of one command. Raises `SandboxError` for a folder that it would not see."""
-        shown = outermost(command, self.visible)
+        shown = outermost(command, self.visible, self.hidden)
         seen = [self.mount(command.box), *(self.mount(path, read_only=True) for path in shown)]
         seen += [self._place(command.box, name, path) for name, path in command.places]
+        veil = {str(self.hidden): _VEIL} if veiled(self.hidden, shown) else {}
+        hardened = self._hardened(network)
         return {
             **self._process(command.arguments, environment(command), labels, image),
             "WorkingDir": str(command.folder),
             "HostConfig": {
-                **self._hardened(network),
+                **hardened,
+                "Tmpfs": {**hardened["Tmpfs"], **veil},
                 "Memory": self.limits.memory_bytes,
                 "MemorySwap": self.limits.memory_bytes,
                 "PidsLimit": self.limits.processes,

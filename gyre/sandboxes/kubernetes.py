@@ -44,14 +44,21 @@ _ENDINGS: Mapping[str, Ending] = {"OOMKilled": "memory", "DeadlineExceeded": "ti
 class KubernetesSandbox:
     """Implements `Sandbox`."""
 
-    def __init__(self, chosen: KubernetesSection, image: str, limits: Limits, visible: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self,
+        chosen: KubernetesSection,
+        image: str,
+        limits: Limits,
+        visible: tuple[Path, ...] = (),
+        hidden: Path | None = None,
+    ) -> None:
         """Nothing is asked of the cluster before the first command; `image`: where a command names none.
 
         Raises:
             SandboxError: this process is in no cluster, and no API server is named.
         """
         self._chosen, self._image, self._limits = chosen, image, limits
-        self._body, self._api = Body(chosen, limits, visible), Api(chosen)
+        self._body, self._api = Body(chosen, limits, visible, hidden), Api(chosen)
         self._owner = owners.Owner()
         self._numbers = itertools.count()
         self._live: set[str] = set()
@@ -181,9 +188,10 @@ class KubernetesSandbox:
         name = pod["metadata"]["name"]
         while True:
             try:
-                async for now in self._api.watch(name, pod["metadata"]["resourceVersion"]):
-                    pod = now
-                    yield pod
+                async with contextlib.aclosing(self._api.watch(name, pod["metadata"]["resourceVersion"])) as news:
+                    async for now in news:
+                        pod = now
+                        yield pod
                 pod = await self._api.get(name)
                 yield pod
             except Outdated:
@@ -215,7 +223,8 @@ class KubernetesSandbox:
         """The end of its output; a node that does not give it costs the output, not the execution."""
         try:
             async with asyncio.timeout(None if follow else _LOGS_SECONDS):
-                await output.take(self._api.output(name, CONTAINER, follow))
+                async with contextlib.aclosing(self._api.output(name, CONTAINER, follow)) as pieces:
+                    await output.take(pieces)
         except (SandboxError, TimeoutError) as error:
             LOG.warning("pod %s: its output cannot be read: %s", name, error)
 

@@ -5,7 +5,7 @@ What it refuses is a `SandboxError` with its own words in one line.
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from os import environ
 from pathlib import Path
@@ -67,7 +67,7 @@ class Api:
         found: list[dict[str, Any]] = (await self._call("GET", self._pods, {"labelSelector": selector}))["items"]
         return found
 
-    async def watch(self, name: str, version: str) -> AsyncIterator[dict[str, Any]]:
+    async def watch(self, name: str, version: str) -> AsyncGenerator[dict[str, Any]]:
         """A pod each time it changes after `version`, until the server ends the watch; then ask again.
 
         Raises:
@@ -91,7 +91,7 @@ class Api:
                 if event["type"] == "DELETED":
                     raise NoPod(f"pod {name}: was deleted")
 
-    async def output(self, name: str, container: str, follow: bool) -> AsyncIterator[bytes]:
+    async def output(self, name: str, container: str, follow: bool) -> AsyncGenerator[bytes]:
         """The end of what a container has written, and with `follow` what it still writes. Raises `NoPod`."""
         query = {"container": container, "tailLines": "2000", **({"follow": "true"} if follow else {})}
         async with self._asked("GET", f"{self._pods}/{name}/log", query, None, None) as answer:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from gyre.config_containers import KubernetesSection
 from gyre.sandboxes import owners
 from gyre.sandboxes.port import Command, Limits, SandboxError
-from gyre.sandboxes.shown import environment, outermost
+from gyre.sandboxes.shown import environment, outermost, veiled
 
 CONTAINER = "command"
 COMPONENT = "app.kubernetes.io/component"
@@ -19,6 +19,7 @@ OWNER = "gyre.dev/owner"
 """Label: the process that made it."""
 REACH = "gyre.dev/reach"
 """Label by which network policies know what a pod may call: "proxy" or "nothing"."""
+_VEIL, _EMPTY = "veil", {"emptyDir": {"sizeLimit": "1Mi"}}
 _SPARE_SECONDS = 600
 
 
@@ -30,6 +31,8 @@ class Body:
     limits: Limits
     visible: tuple[Path, ...] = ()
     """Shown to every command besides what it asks for itself."""
+    hidden: Path | None = None
+    """Never shown as a whole: the run's folder."""
 
     def of(
         self, command: Command, image: str, name: str, owner: Mapping[str, str], hosts: Mapping[str, str]
@@ -81,7 +84,7 @@ class Body:
             **({"runtimeClassName": chosen.runtime_class} if chosen.runtime_class else {}),
             "containers": [self._container(command, image, places)],
             "volumes": [
-                *({"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in _claims(places)),
+                *map(_volume, sorted({each["name"] for each in places})),
                 {"name": "tmp", "emptyDir": {"sizeLimit": f"{chosen.scratch_mb}Mi"}},
             ],
         }
@@ -110,12 +113,17 @@ class Body:
         }
 
     def _places(self, command: Command) -> list[dict[str, Any]]:
-        shown = outermost(command, self.visible)
+        shown = outermost(command, self.visible, self.hidden)
         found = [self._mount(command.box, read_only=False), *(self._mount(each) for each in shown)]
         named = (
             (name, self._mount(path, read_only=not path.is_relative_to(command.box))) for name, path in command.places
         )
-        return [*(each for each in found if each), *({**each, "mountPath": name} for name, each in named if each)]
+        veil = [{"name": _VEIL, "mountPath": str(self.hidden)}] if veiled(self.hidden, shown) else []
+        return [
+            *veil,
+            *(each for each in found if each),
+            *({**each, "mountPath": name} for name, each in named if each),
+        ]
 
     def _mount(self, path: Path, *, read_only: bool = True) -> dict[str, Any] | None:
         """How a path of ours is mounted at the same place; None: images have it themselves."""
@@ -136,8 +144,8 @@ def host_of(reach: str) -> str:
     return urlsplit(reach).hostname or ""
 
 
-def _claims(places: list[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(each["name"] for each in places))
+def _volume(name: str) -> dict[str, Any]:
+    return {"name": name, **(_EMPTY if name == _VEIL else {"persistentVolumeClaim": {"claimName": name}})}
 
 
 def _literal(value: str) -> str:

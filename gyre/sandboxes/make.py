@@ -29,10 +29,10 @@ def make_sandbox(section: SandboxSection, hidden: Path | None = None) -> Sandbox
     if section.kind == "docker":
         from gyre.sandboxes.docker import DockerSandbox
 
-        return DockerSandbox(section.docker, section.image, limits_of(section), visible)
+        return DockerSandbox(section.docker, section.image, limits_of(section), visible, hidden)
     from gyre.sandboxes.kubernetes import KubernetesSandbox
 
-    return KubernetesSandbox(section.kubernetes, section.image, limits_of(section), visible)
+    return KubernetesSandbox(section.kubernetes, section.image, limits_of(section), visible, hidden)
 
 
 def check_sandbox(section: SandboxSection) -> None:

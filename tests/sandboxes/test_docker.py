@@ -145,6 +145,24 @@ async def test_what_is_visible_can_be_read_and_not_written(tmp_path: Path, sandb
 
 
 @on_an_engine
+async def test_of_a_run_that_lies_in_something_visible_only_the_box_is_seen(tmp_path: Path) -> None:
+    run = tmp_path / "home/runs/r"
+    (run / "work/other").mkdir(parents=True)
+    (run / "tests").mkdir()
+    (run / "tests/t").write_text("told")
+    (run.parents[1] / "tool").write_text("a tool, ")
+    sandbox = DockerSandbox(CHOSEN, IMAGE, LIMITS, (tmp_path / "home", run / "tests/t"), run)
+    script = f"cat {tmp_path}/home/tool {run}/tests/t; ls {run} {run}/work; echo >{run}/x; pwd"
+    ended = await sandbox.run(shell(run / "work/e", script))
+    said = ended.output.decode()
+    assert said.startswith("a tool, told")
+    assert "other" not in said
+    assert ended.last_line == f"{run}/work/e/ws"
+    assert not (run / "x").exists()
+    await sandbox.close()
+
+
+@on_an_engine
 async def test_an_image_that_is_not_there_is_named_and_not_fetched(tmp_path: Path, sandbox: DockerSandbox) -> None:
     with pytest.raises(SandboxError, match="image no/such:1: is not on this machine, and none is fetched"):
         await sandbox.run(command(tmp_path, "true", image="no/such:1"))

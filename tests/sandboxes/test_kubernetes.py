@@ -82,6 +82,15 @@ def test_a_pod_is_one_that_the_api_takes_under_its_strictest_profile() -> None:
     }
 
 
+def test_of_a_run_that_lies_in_something_visible_only_the_box_is_mounted() -> None:
+    body = Body(RUNS, LIMITS, (Path("/runs"),), Path("/runs/r"))
+    pod = body.of(in_a_run(), "agents:1", "gyre-1-abcd-0", OWNER, {})
+    assert trouble(pod) == ""
+    places = [(each["name"], each["mountPath"]) for each in pod["spec"]["containers"][0]["volumeMounts"]]
+    assert ("veil", "/runs/r") in places
+    assert ("runs", "/runs/r/work/e") in places
+
+
 def test_a_pod_that_reaches_nothing_says_so() -> None:
     assert pod_of(in_a_run())["metadata"]["labels"]["gyre.dev/reach"] == "nothing"
 

@@ -1,0 +1,74 @@
+"""Who made a container and whether anybody waits for it; and what is shown in one."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gyre.sandboxes.owners import BOX, LOCK, UNTIL, Owner, gone
+from gyre.sandboxes.port import Command, SandboxError
+from gyre.sandboxes.shown import outermost, veiled
+
+NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=4)
+PATHS = st.builds(lambda parts: Path("/", *parts), NAMES)
+
+
+def test_what_an_owner_left_is_left_once_it_is_gone(tmp_path: Path) -> None:
+    one, other = Owner(), Owner()
+    labels = one.labels(tmp_path / "box", 60.0)
+    assert labels[BOX] == str(tmp_path / "box")
+    assert not other.left(labels, live=False)
+    one.close()
+    assert other.left(labels, live=False)
+    other.close()
+
+
+def test_an_owner_knows_what_it_still_waits_for(tmp_path: Path) -> None:
+    owner = Owner()
+    labels = owner.labels(tmp_path / "box", 60.0)
+    assert not owner.left(labels, live=True)
+    assert owner.left(labels, live=False)
+    owner.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_container_of_a_folder_that_is_not_seen_is_left_when_its_time_is_up(tmp_path: Path) -> None:
+    owner = Owner()
+    labels = {LOCK: str(tmp_path / "elsewhere/.owner-x"), UNTIL: str(int(time.time()) + 60)}
+    assert not gone(Path(labels[LOCK]))
+    assert not owner.left(labels, live=False)
+    assert owner.left({**labels, UNTIL: str(int(time.time()) - 1)}, live=False)
+
+
+def test_labels_of_somebody_else_are_no_reason_to_remove_anything() -> None:
+    assert not Owner().left({}, live=False)
+
+
+@given(PATHS, st.lists(PATHS, max_size=5), st.lists(PATHS, max_size=3))
+def test_what_is_shown_is_shown_once_and_never_inside_a_box(box: Path, wanted: list[Path], always: list[Path]) -> None:
+    shown = outermost(Command(("true",), box, box, {}, 1.0, visible=tuple(wanted)), tuple(always))
+    others = [box, *shown]
+    for path in shown:
+        assert path in (*wanted, *always)
+        assert not any(path.is_relative_to(each) for each in others if each != path)
+    for path in (*wanted, *always):
+        assert any(path.is_relative_to(each) for each in others)
+    assert len(set(shown)) == len(shown)
+
+
+def test_what_is_visible_in_a_hidden_folder_stands_by_itself() -> None:
+    command = Command(("true",), Path("/home/r/e"), Path("/home/r/e"), {}, 1.0, visible=(Path("/home/r/t"),))
+    home, run = Path("/home"), Path("/home/r")
+    assert outermost(command, (home,)) == [home]
+    assert outermost(command, (home,), run) == [home, Path("/home/r/t")]
+    assert veiled(run, [home])
+    assert not veiled(run, [Path("/home/r/t")])
+
+
+def test_a_folder_that_is_not_shown_is_refused() -> None:
+    command = Command(("true",), Path("/a"), Path("/b"), {}, 1.0)
+    with pytest.raises(SandboxError, match="folder /a: lies neither in /b"):
+        outermost(command, ())
+    assert outermost(command, (Path("/a"),)) == [Path("/a")]
