@@ -34,15 +34,22 @@ class CommandEvaluator:
     async def evaluate(self, task: Task, workspace: Path, box: Path, limit_seconds: float) -> Verdict:
         """See `Evaluator`."""
         rules = await asyncio.to_thread(self.digest, (task,))
-        desk = await asyncio.to_thread(Desk.lay, task, box)
         seconds, image = min(limit_seconds, task.verifier_timeout), self._run.image(task)
+        await self._clear(box)
         try:
+            desk = await asyncio.to_thread(Desk.lay, task, box)
             finished = await self._run(self._errand(task, desk, workspace, box, seconds, image))
             score, detail = await asyncio.to_thread(_found, desk, finished, seconds)
         except EvaluatorError as error:
             score, detail = None, str(error)
+        finally:
+            await self._clear(box)
         by = Provenance(evaluator=self.kind, digest=rules, sandbox=self._run.sandbox, image=image)
         return Verdict(score, detail, by)
+
+    async def _clear(self, box: Path) -> None:
+        for aside in Desk.asides(box):
+            await self._run.clear(aside)
 
     def _errand(self, task: Task, desk: Desk, workspace: Path, box: Path, seconds: float, image: str) -> Errand:
         template = self._template

@@ -1,9 +1,11 @@
 """What tests are given to work with: a fresh copy of themselves and a place for a reward, both of this judgement only.
 
-The copy is made beside the judged state and never in it. Its name and the reward's cannot be guessed, so nothing that
-the agent left may wait for them; what the tests start is told both, since it inherits their environment.
+The copy is made beside the box, so that it can be shown without being writable; the reward is written in the box. Their
+names cannot be guessed, so nothing that the agent left may wait for them; what the tests start is told both, since it
+inherits their environment.
 """
 
+import glob
 import os
 import secrets
 import shutil
@@ -33,22 +35,26 @@ class Desk:
     @classmethod
     def lay(cls, task: Task, box: Path) -> "Desk":
         """Copy the tests and the instruction. Raises OSError."""
-        folder = box / f"judge-{secrets.token_hex(16)}"
-        (folder / "reward").mkdir(parents=True, mode=0o700)
-        (folder / "logs").mkdir()
+        name = f"judge-{secrets.token_hex(16)}"
+        (box / name / "reward").mkdir(parents=True, mode=0o700)
+        (box / name / "logs").mkdir()
+        aside = box.with_name(f"{box.name}.{name}")
         # Links lead to places inside the task (it was refused otherwise), which are not copied: their files are.
-        shutil.copytree(task.tests, folder / "tests", symlinks=False, ignore=_dangling)
-        shutil.copyfile(task.instruction_file, folder / "instruction.md")
-        names = sorted(
-            str(path.relative_to(folder / "tests")) for path in (folder / "tests").rglob("*") if path.is_file()
-        )
-        laid = {name: _digest(folder / "tests" / name) for name in names}
-        return cls(folder / "tests", folder / "instruction.md", folder / "reward/reward.txt", laid)
+        shutil.copytree(task.tests, aside / "tests", symlinks=False, ignore=_dangling)
+        shutil.copyfile(task.instruction_file, aside / "instruction.md")
+        files = sorted(path for path in (aside / "tests").rglob("*") if path.is_file())
+        laid = {str(path.relative_to(aside / "tests")): _digest(path) for path in files}
+        return cls(aside / "tests", aside / "instruction.md", box / name / "reward/reward.txt", laid)
+
+    @staticmethod
+    def asides(box: Path) -> tuple[Path, ...]:
+        """What lies beside a box for its judgements: of one that is over, or whose evaluator died."""
+        return tuple(box.parent.glob(f"{glob.escape(box.name)}.judge-*"))
 
     @property
     def logs(self) -> Path:
         """For what the tests say besides."""
-        return self.tests.with_name("logs")
+        return self.reward.parents[1] / "logs"
 
     def disturbed(self) -> str:
         """A file of the tests that is not as it was laid out; "" when all are."""

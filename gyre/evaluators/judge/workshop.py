@@ -180,16 +180,17 @@ class Workshop:
             ended = await self._run(errand)
             self.runs += 1
         finally:
-            await self._run.clear(place)
+            for made in (place, _beside(place)):
+                await self._run.clear(made)
         told = ended.output.decode(errors="replace")[-MOST_CHARACTERS:] or ended.said
         if ended.exit_code is None:
             return f"ended {ended.reason or f'after {self._seconds:g} s'}\n{told}"
         return f"exit code {ended.exit_code}\n{told}"
 
     def _laid(self, files: list[TestFile], place: Path) -> Path:
-        tests = place / "tests"
+        tests = _beside(place)
         tests.mkdir(parents=True)
-        (place / "logs").mkdir()
+        (place / "logs").mkdir(parents=True)
         for file in files:
             path = tests / _relative(file.path)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -210,6 +211,11 @@ class Workshop:
         if not path.is_relative_to(root):
             raise ValueError("it leads out of the work")
         return path
+
+
+def _beside(place: Path) -> Path:
+    """Tests lie beside a run's box, so that they can be shown without being writable."""
+    return place.with_name(f"{place.name}.tests")
 
 
 def _relative(name: str) -> PurePosixPath:
