@@ -57,8 +57,8 @@ class Episodes:
         ours = {f"{{{name}}}": str(_HARNESSES / name / "agent.py") for name in ("reference", "stub")}
         places = {"{python}": sys.executable, **ours}
         self._command = tuple(_filled(word, places) for word in self._harness.command)
-        named = (Path(word) for word in self._command if os.path.isabs(word))  # noqa: PTH117 (most are no paths)
-        self._visible = (*(path for path in named if path.exists()), *_needed(self._harness.command))
+        named = (Path(word) for word in self._command if word.startswith("/") and os.path.isfile(word))  # noqa: PTH113
+        self._visible = (*named, *_needed(self._harness.command))  # (a word need not be a path at all)
 
     def box(self, execution: str) -> Path:
         """The private folder of an execution."""
