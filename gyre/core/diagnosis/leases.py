@@ -14,6 +14,7 @@ from schemas.training import (
     MicroStepCompleted,
     MicroStepReissued,
     OptimizerStepped,
+    StreamClosed,
 )
 
 LAPSING = Kind(
@@ -41,6 +42,9 @@ class Leases:
         self._cells: dict[int, tuple[str, At]] = {}
         self._claims: dict[tuple[int, int], Claim] = {}
         """(step, micro-step) -> who has it."""
+        self._pipelines: set[int] = set()
+        """Cells that hold micro-steps until later ones push them through, or the stream is closed."""
+        self._closed = False
         self._longest = 0.0
         """Of the completed ones, from claim to completion, seconds."""
 
@@ -54,7 +58,8 @@ class Leases:
             MicroStepCompleted: self._completed,
             MicroStepReissued: self._reissued,
             ContributionDiscarded: self._discarded,
-            OptimizerStepped: lambda _, __: self._claims.clear(),
+            StreamClosed: self._close,
+            OptimizerStepped: self._stepped,
         }
 
     @property
@@ -115,7 +120,8 @@ class Leases:
         limit = max(FAR * self._longest, self._limits.silence)
         for (step, micro_step), claim in sorted(self._claims.items()):
             held = outlook.since(claim.at.time)
-            if self._longest and held > limit:
+            rests = claim.cell in self._pipelines and not self._closed
+            if self._longest and held > limit and not rests:
                 says = (
                     f"micro-step {micro_step} of step {step} is held by cell {claim.cell} for {held:.0f} s; the "
                     f"longest so far took {self._longest:.1f} s"
@@ -145,5 +151,14 @@ class Leases:
 
     def _completed(self, at: At, event: MicroStepCompleted) -> None:
         claim = self._claims.pop((event.step, event.micro_step), None)
+        if event.passage is not None:
+            self._pipelines.add(event.cell)
         if claim is not None:
             self._longest = max(self._longest, (at.time - claim.at.time) / SECOND)
+
+    def _close(self, _: At, __: StreamClosed) -> None:
+        self._closed = True
+
+    def _stepped(self, _: At, __: OptimizerStepped) -> None:
+        self._closed = False
+        self._claims.clear()

@@ -15,6 +15,7 @@ from schemas.training import (
     MicroStepCompleted,
     MicroStepEnqueued,
     MicroStepReissued,
+    Passage,
     ReductionOpened,
     StepAborted,
     StreamClosed,
@@ -59,6 +60,14 @@ def opened(step: int) -> BatchOpened:
 
 def assigned(step: int, group: int, staleness: int = 0) -> GroupAssigned:
     return GroupAssigned(step=step, group=f"g{group}", version=0, staleness=staleness)
+
+
+def rests() -> Pair:
+    """A pipeline holds its last micro-step for 21 s: of a stream that is closed, or that goes on."""
+    passed = completed(1).model_copy(update={"passage": Passage(startups=1, drains=0, pauses=0, rows=2)})
+    told = CELLS + at(1, claimed(1)) + at(3, passed) + at(4, claimed(1, 1))
+    closed = at(5, StreamClosed(step=1, micro_steps=2))
+    return Scene(told + closed, after=20), Scene(told, after=21)
 
 
 def unheard_cell() -> Pair:
@@ -259,7 +268,7 @@ def quiet() -> Pair:
 
 
 SCENES: dict[str, list[Pair]] = {
-    "lease-lapsing": [unheard_cell(), held()],
+    "lease-lapsing": [unheard_cell(), held(), rests()],
     "supply-starvation": [starving(), starved()],
     "no-rollout-capacity": [no_room()],
     "cell-flapping": [flapping(), failing_moves()],
