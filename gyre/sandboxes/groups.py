@@ -173,7 +173,8 @@ def _apart(folders: Mapping[str, Path]) -> list[Path]:
 
 def _members(folder: Path) -> list[int]:
     try:
-        return [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
+        # 0 stands for a process of another pid namespace; to kill it would be to kill ourselves.
+        return [int(pid) for pid in (folder / "cgroup.procs").read_text().split() if pid != "0"]
     except OSError:
         return []
 

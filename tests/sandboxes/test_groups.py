@@ -54,6 +54,11 @@ def test_version_2_is_told_its_limits_and_read_for_what_was_refused(tmp_path: Pa
     assert group.entries == (f"{tmp_path}/cgroup.procs",)
 
 
+def test_what_another_namespace_has_in_a_group_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text("0\n")
+    assert not Group({"pids": tmp_path}).kill()
+
+
 def test_groups_of_an_owner_that_is_gone_are_taken_away() -> None:
     group = Groups().open(Limits())
     if group is None:
