@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from gyre.errors import GyreError
+
 Ending = Literal["exited", "timeout", "stopped", "disk", "memory", "processes", "output"]
 """exited by itself, ended at its deadline, ended because it was asked for, or because it took too much of something;
 each sandbox tells those that it can."""
@@ -14,8 +16,8 @@ OUTPUT_BYTES = 1 << 16
 """How much of the end of a command's output is kept."""
 
 
-class SandboxError(Exception):
-    """A command could not be started; one line saying which and why."""
+class SandboxError(GyreError):
+    """A sandbox does not work here, or a command could not be started in it; one line saying which and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gyre.sandboxes.orphans import Orphanage, kill_leftovers, marked
-from gyre.sandboxes.port import OUTPUT_BYTES, Command, Limits, SandboxError
+from gyre.sandboxes.port import OUTPUT_BYTES, Command, Ended, Limits, SandboxError
 from gyre.sandboxes.process import ProcessSandbox
 from tests.pipes import told
 
@@ -87,20 +87,36 @@ async def test_a_flood_keeps_its_last_64_kib_and_leaves_the_processor_to_others(
     assert turns > 10
 
 
-async def test_what_ignores_the_deadline_is_killed_after_its_grace(tmp_path: Path, sandbox: ProcessSandbox) -> None:
-    began = time.monotonic()
-    ended = await sandbox.run(
-        command(tmp_path, "/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done", seconds=0.3)
-    )
-    assert (ended.ending, ended.exit_code) == ("timeout", -signal.SIGKILL)
-    assert 0.5 <= time.monotonic() - began < 10
+async def asked_to_end(sandbox: ProcessSandbox, box: Path, script: str, grace: float) -> Ended:
+    """How a command ends that is asked to once it has said "up" to ../up."""
+    stop = asyncio.Event()
+    os.mkfifo(box / "up")
+    running = asyncio.create_task(sandbox.run(command(box, "/bin/sh", "-c", script, grace=grace), stop))
+    await told(box / "up")
+    stop.set()
+    return await running
+
+
+async def test_what_will_not_end_is_killed_after_its_grace(tmp_path: Path, sandbox: ProcessSandbox) -> None:
+    ended = await asked_to_end(sandbox, tmp_path, "trap '' TERM; echo up >../up; while :; do sleep 1; done", 0.2)
+    assert (ended.ending, ended.exit_code) == ("stopped", -signal.SIGKILL)
+    assert ended.reason == "ended because its cancellation was asked for"
     assert alive_in(tmp_path) == []
 
 
+async def test_a_deadline_ends_a_command(tmp_path: Path, sandbox: ProcessSandbox) -> None:
+    ended = await sandbox.run(command(tmp_path, "sleep", "300", seconds=0.3))
+    assert (ended.ending, ended.exit_code, ended.reason) == (
+        "timeout",
+        -signal.SIGTERM,
+        "ended at its deadline of 0.3 s",
+    )
+
+
 async def test_a_command_may_clean_up_in_its_grace(tmp_path: Path, sandbox: ProcessSandbox) -> None:
-    script = "trap 'echo cleaned; exit 7' TERM; echo up; while :; do sleep 0.05; done"
-    ended = await sandbox.run(command(tmp_path, "/bin/sh", "-c", script, seconds=1.0, grace=10))
-    assert (ended.ending, ended.exit_code, ended.last_line) == ("timeout", 7, "cleaned")
+    script = "trap 'echo cleaned; exit 7' TERM; echo up >../up; while :; do sleep 0.05; done"
+    ended = await asked_to_end(sandbox, tmp_path, script, 10.0)
+    assert (ended.ending, ended.exit_code, ended.last_line) == ("stopped", 7, "cleaned")
 
 
 async def test_children_that_outlive_a_command_are_killed_even_in_sessions_of_their_own(
