@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -38,3 +39,4 @@ def lacking() -> str:
 
 WHY = lacking()
 on_an_engine = pytest.mark.skipif(bool(WHY), reason=WHY or "there is one")
+with_a_client = pytest.mark.skipif(not shutil.which("docker"), reason="the program docker is not installed")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +25,7 @@ from gyre.sandboxes.make import check_sandbox
 from gyre.sandboxes.owners import BOX
 from gyre.sandboxes.port import OUTPUT_BYTES, Command, Limits, SandboxError
 from tests.pipes import told
-from tests.sandboxes.engine import IMAGE, SOCKET, on_an_engine
+from tests.sandboxes.engine import IMAGE, SOCKET, on_an_engine, with_a_client
 
 LIMITS = Limits(memory_bytes=96 << 20, disk_bytes=4 << 20, file_bytes=8 << 20, look_seconds=0.1, processes=32)
 CHOSEN = DockerSection(socket=str(SOCKET))
@@ -294,6 +295,7 @@ async def test_a_door_needs_an_image_that_can_open_one(tmp_path: Path) -> None:
 
 
 @on_an_engine
+@with_a_client
 async def test_a_box_in_a_named_volume_is_mounted_from_there(tmp_path: Path) -> None:
     made = subprocess.run(["docker", "volume", "create"], capture_output=True, text=True, check=True)
     volume = made.stdout.strip()
@@ -308,6 +310,63 @@ async def test_a_box_in_a_named_volume_is_mounted_from_there(tmp_path: Path) -> 
         await sandbox.close()
         assert ended.last_line == f"{runs}/demo/work/e/ws"
         assert (place / "demo/work/e/ws/here").read_text() == "left\n"
+    finally:
+        subprocess.run(["docker", "volume", "rm", volume], capture_output=True, check=True)
+
+
+INSIDE = """
+import asyncio, os, sys
+from pathlib import Path
+from aiohttp import web
+from gyre.config_containers import DockerSection
+from gyre.sandboxes.docker import DockerSandbox
+from gyre.sandboxes.port import Command, Limits
+
+async def hello(request):
+    return web.Response(text="heard " + request.path)
+
+async def main(volume, image):
+    app = web.Application()
+    app.add_routes([web.get("/{rest:.*}", hello)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    sandbox = DockerSandbox(DockerSection(mounts={"/runs": volume}), image, Limits())
+    box = Path("/runs/demo/work/e")
+    (box / "ws").mkdir(parents=True)
+    code = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).read().decode()); open('left', 'w')"
+    words = ("python3", "-c", code, sandbox.address(url) + "/x/token")
+    ended = await sandbox.run(Command(words, box / "ws", box, {}, 60, reach=url))
+    await sandbox.close()
+    print(ended.last_line, os.listdir(box / "ws"), (box / "ws/left").stat().st_uid, os.listdir("/runs/demo/work"))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+"""A runner: what it serves is reached from a sibling, through a volume that both see a part of."""
+
+
+@on_an_engine
+@with_a_client
+async def test_a_runner_may_be_a_hardened_container_itself(tmp_path: Path) -> None:
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("the image has Python 3.11, and this interpreter's packages are for another one")
+    (tmp_path / "inside.py").write_text(INSIDE)
+    made = subprocess.run(["docker", "volume", "create"], capture_output=True, text=True, check=True)
+    volume, root, user = made.stdout.strip(), Path(__file__).parents[2], "10001:10001"
+    shown = {root / "gyre": "/src/gyre", root / "schemas": "/src/schemas", tmp_path / "inside.py": "/inside.py"}
+    shown[Path(sysconfig.get_paths()["purelib"])] = "/site"
+    mounts = [word for path, where in shown.items() for word in ("--volume", f"{path}:{where}:ro")]
+    mounts += ["--volume", f"{volume}:/runs", "--volume", f"{SOCKET}:/var/run/docker.sock"]
+    hardened = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges:true", "--tmpfs", "/tmp"]
+    who = ["--user", user, "--group-add", str(SOCKET.stat().st_gid)]
+    env = ["--env", "PYTHONPATH=/src:/site", "--env", "PYTHONDONTWRITEBYTECODE=1"]
+    try:
+        owned = ["docker", "run", "--rm", "--volume", f"{volume}:/runs", IMAGE, "chown", user, "/runs"]
+        subprocess.run(owned, capture_output=True, check=True)
+        command = ["docker", "run", "--rm", *hardened, *who, *env, *mounts, IMAGE, "python3", "/inside.py"]
+        done = subprocess.run([*command, volume, IMAGE], capture_output=True, text=True, check=False)
+        assert done.stdout == "heard /x/token ['left'] 10001 ['e']\n", done.stderr
     finally:
         subprocess.run(["docker", "volume", "rm", volume], capture_output=True, check=True)
 
