@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gyre.config import Config
+from gyre.errors import ConfigError
 from services.check import check_config
 from services.cli import app
 from services.supervisor import services_of
@@ -53,3 +54,23 @@ def test_the_warning_names_field_value_and_fix(tmp_path: Path) -> None:
     (line,) = [each for each in said.splitlines() if each.startswith("warnings")]
     assert "schedule.rho_min = 1: asks for 4 groups" in line
     assert line.endswith("set it to at most 0.75")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (
+            ["sandbox.kind=bubblewrap"],
+            "sandbox.kind = bubblewrap: bwrap is not installed: install the package bubblewrap",
+        ),
+        (["evaluator.sandbox=bubblewrap"], "evaluator.sandbox = bubblewrap: bwrap is not installed"),
+    ],
+)
+def test_a_sandbox_that_cannot_work_here_is_refused_before_anything_starts(
+    overrides: list[str], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError) as caught:
+        _checked(*overrides)
+    assert str(caught.value).startswith(line)
+    assert str(caught.value).endswith("or use process, where agents are trusted")
