@@ -13,7 +13,8 @@ class SandboxSection(Section):
 
     kind: Literal["process", "bubblewrap", "docker", "kubernetes"] = "process"
     """"process": limits, but the file system and the network are shared (trusted agents); "bubblewrap": namespaces,
-    in which only what is needed is visible and only the proxy can be reached."""
+    in which only what is needed is visible and only the proxy can be reached; "docker": containers; "kubernetes": pods.
+    docs/sandboxes.md says what each holds."""
     memory_mb: Count = 4096
     """Most memory of one execution, MB."""
     disk_mb: Count = 1024
@@ -34,4 +35,6 @@ class SandboxSection(Section):
     image: str = ""
     """Image of every execution whose task names none of its own; only where executions are containers."""
     docker: DockerSection = DockerSection()
+    """What only containers of a Docker engine have."""
     kubernetes: KubernetesSection = KubernetesSection()
+    """What only pods have."""
