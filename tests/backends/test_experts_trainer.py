@@ -65,9 +65,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _shims() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(SHIMS), os.environ.get("PYTHONPATH", "")]))
+        yield
+
+
 @pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS, scope="module")
 def megatron(request: pytest.FixtureRequest, model: Path) -> Iterator[MegatronTrainer]:
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(SHIMS), os.environ.get("PYTHONPATH", "")])
     made = MegatronTrainer(
         model, TEMPERATURE, Settings(), AdamSettings(learning_rate=1e-3), request.param, read_experts=read
     )
@@ -179,6 +185,16 @@ def replayed_log_probs(ids: tuple[int, ...], taken: Any) -> Any:
         logits = model(torch.tensor([ids])).logits[0, :-1] / TEMPERATURE
     found = logits.log_softmax(1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     return np.concatenate([[0.0], found.numpy()])
+
+
+def test_a_qwen3_without_experts_is_laid_out_too(tmp_path: Path) -> None:
+    batch.tiny_qwen().save_pretrained(tmp_path / "qwen")
+    made = MegatronTrainer(tmp_path / "qwen", TEMPERATURE, Settings(), AdamSettings(), Ranks(2, 1, "gloo"))
+    made.load(tmp_path / "qwen" / "model.safetensors")
+    rows = [segment for case in CASES for segment in batch.segments(case, batch.tiny_qwen)]
+    made.micro_step(micro_step([rows]))
+    assert distance(made.gradient, batch.expected(CASES, batch.tiny_qwen).gradient) < CLOSE
+    made.close()
 
 
 def test_experts_that_are_none_of_the_rows_are_refused_and_nothing_is_spoilt(trainer: MegatronTrainer) -> None:

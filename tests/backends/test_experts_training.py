@@ -75,7 +75,7 @@ backend = "gloo"
 def model(tmp_path: Path) -> Path:
     """With nano's tokenizer."""
     vocabulary = json.loads((NANO / "config.json").read_text())["vocab_size"]
-    folder = save(make_mixture(3, vocabulary=vocabulary, eos_token_id=2, pad_token_id=0), tmp_path / "model")
+    folder = save(make_mixture(3, vocabulary=vocabulary, eos_token_id=2), tmp_path / "model")
     for name in ("chat_template.jinja", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(NANO / name, folder / name)
     return folder

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from gyre.rl.algorithms.port import Settings
+from gyre.trainers.megatron.grid import Grid
 from gyre.trainers.megatron.layout import Layout, LayoutRefused
 from gyre.trainers.megatron.trainer import MegatronTrainer, Ranks
 from gyre.trainers.optimizer import AdamSettings
@@ -21,7 +22,13 @@ from tests.trainers.conftest import one_thread  # noqa: F401 - a fixture
 from tests.trainers.test_gradient import everything, split_steps, wanted
 
 pytestmark = pytest.mark.timeout(300)
-LAYOUTS = [(1, 1), (2, 1), (1, 2), (2, 2)]
+LAYOUTS = {
+    "one rank": Ranks(1, 1, "gloo"),
+    "tensor 2": Ranks(2, 1, "gloo"),
+    "pipeline 2": Ranks(1, 2, "gloo"),
+    "tensor 2 x pipeline 2": Ranks(2, 2, "gloo"),
+    "tensor 2 with sequence parallelism x context 2": Ranks(2, 1, "gloo", context=2, sequence=True),
+}
 CLOSE = 1e-5  # relative, float32
 ADAM = AdamSettings(learning_rate=1e-3)
 
@@ -33,10 +40,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=LAYOUTS, ids=lambda each: "tensor {} x pipeline {}".format(*each), scope="module")
+@pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS, scope="module")
 def megatron(request: pytest.FixtureRequest, model: Path) -> Iterator[MegatronTrainer]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(SHIMS), os.environ.get("PYTHONPATH", "")])
-    made = MegatronTrainer(model, TEMPERATURE, Settings(), ADAM, Ranks(*request.param, "gloo"))
+    made = MegatronTrainer(model, TEMPERATURE, Settings(), ADAM, request.param)
     yield made
     made.close()
 
@@ -112,4 +119,4 @@ def test_bad_input_is_refused_by_all_ranks_and_nothing_is_spoilt(trainer: Megatr
 def test_a_model_that_does_not_fit_the_ranks_is_refused(tensor: int, pipeline: int, said: str) -> None:
     config = batch.tiny_model().config.to_dict()
     with pytest.raises(LayoutRefused, match=said):
-        Layout.of(config, tensor, pipeline)
+        Layout.of(config, Grid(tensor, pipeline))

@@ -60,6 +60,25 @@ def tiny_model() -> Any:
     return LlamaForCausalLM(config).eval()
 
 
+def tiny_qwen() -> Any:
+    """A Qwen3 likewise, whose queries and keys are normed."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(9)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        initializer_range=0.3,
+        tie_word_embeddings=True,
+    )
+    return Qwen3ForCausalLM(config).eval()
+
+
 def tiny_mixture() -> Any:
     """A Qwen3-MoE likewise: eight experts a layer, of which a token takes two."""
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
