@@ -246,7 +246,8 @@ class Training:
         if total is None:
             raise GyreError(f"step {state.step}: no sum is held; the step is redone by another instance of the core")
         applied = await asyncio.to_thread(self._trainer.apply, total)
-        saved = await asyncio.to_thread(self._trainer.save, desk.place.folder)
+        sequence = desk.sequence
+        saved = await asyncio.to_thread(self._trainer.save, desk.place.folder, sequence)
         failpoints.reach(desk.place.folder, "stepped")
         version = state.version + 1
         if self._published(version):  # before anyone hears of it, and comes for it
@@ -267,7 +268,7 @@ class Training:
             version=version,
             weights=saved.weights,
             optimizer=saved.optimizer,
-            sequence=desk.sequence,
+            sequence=sequence,
         )
         others = tuple(sorted(each for each in state.joined if each != desk.index))
         self._forget()

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class RankedTrainer:
     """Implements `gyre.trainers.port.Trainer`. Ranks end with this process.
 
     Args:
-        shapes: name -> shape of each parameter, in the order in which the torch trainer's gradient has them.
+        parameters: by name, without content, in the order in which the torch trainer's gradient has them.
         tied: names that a weights file may hold besides, for a parameter that has two.
         spread: how they lie over the ranks.
         ranks: started.
@@ -63,13 +63,14 @@ class RankedTrainer:
 
     def __init__(
         self,
-        shapes: Mapping[str, tuple[int, ...]],
+        parameters: Mapping[str, Tensor],
         tied: frozenset[str],
         spread: Spread,
         ranks: RankProcesses,
         clip: float,
     ) -> None:
-        self._shapes, self._tied = shapes, tied
+        self._shapes = {name: tuple(each.shape) for name, each in parameters.items()}
+        self._tied = tied
         self._spread = spread
         self._ranks = ranks
         self._clip = clip
@@ -79,7 +80,7 @@ class RankedTrainer:
     def gradient(self) -> Tensor:
         """See the port."""
         self._refuse_spoilt()
-        whole = self._spread.whole(self._ranks.ask("gradient"), add_tied=True)
+        whole = self._spread.whole(self._ask("gradient"), add_tied=True)
         return torch.cat([whole[name].reshape(-1) for name in self._shapes])
 
     def load(self, weights: Path) -> None:
@@ -87,17 +88,17 @@ class RankedTrainer:
         found = load_tensors(weights)
         expected = {name: torch.empty(shape, device="meta") for name, shape in self._shapes.items()}
         refuse_misfit(expected, {name: each for name, each in found.items() if name not in self._tied}, str(weights))
-        self._ranks.ask("load", *([shard] for shard in self._spread.shards(found)))
+        self._ask("load", *([shard] for shard in self._spread.shards(found)))
         self._spoilt = False
 
     def zero(self) -> None:
         """See the port."""
-        self._ranks.ask("zero")
+        self._ask("zero")
         self._spoilt = False
 
     def release(self) -> None:
         """See the port."""
-        self._ranks.ask("release")
+        self._ask("release")
 
     def apply(self, reduced: Tensor) -> Applied:
         """See the port."""
@@ -110,13 +111,13 @@ class RankedTrainer:
         coefficient = min(1.0, self._clip / norm) if norm > 0.0 else 1.0
         parts = torch.split(reduced * coefficient, [math.prod(shape) for shape in self._shapes.values()])
         named = {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
-        self._ranks.ask("apply", *([shard] for shard in self._spread.shards(named)))
+        self._ask("apply", *([shard] for shard in self._spread.shards(named)))
         return Applied(norm, coefficient)
 
     def save(self, folder: Path, sequence: int = 0) -> Saved:
         """See the port."""
-        weights = save_tensors(self._whole(self._ranks.ask("weights")), folder, "weights")
-        moments = self._ranks.ask("optimizer")
+        weights = save_tensors(self._whole(self._ask("weights")), folder, "weights")
+        moments = self._ask("optimizer")
         state = {"updates": torch.tensor(moments[0][2], dtype=torch.int64)}
         for place, which in enumerate(_MOMENTS):
             whole = self._whole([each[place] for each in moments])
@@ -136,13 +137,13 @@ class RankedTrainer:
         whole = [{name: state[f"{which}.{name}"] for name in self._shapes} for which in _MOMENTS]
         first, second = (self._spread.shards(each) for each in whole)
         updates = int(state["updates"])
-        self._ranks.ask("restore", *([(a, b, updates)] for a, b in zip(first, second, strict=True)))
+        self._ask("restore", *([(a, b, updates)] for a, b in zip(first, second, strict=True)))
 
     def micro_step(self, enqueued: MicroStepEnqueued) -> Finished:
         """See the port."""
         self._refuse_spoilt()
         try:
-            answers = self._ranks.ask("micro_step", *([enqueued] for _ in range(len(self._ranks))))
+            answers = self._ask("micro_step", *([enqueued] for _ in range(len(self._ranks))))
         except AccumulatorSpoilt:
             self._spoilt = True
             raise
@@ -157,6 +158,10 @@ class RankedTrainer:
     def close(self) -> None:
         """End the ranks."""
         self._ranks.close()
+
+    def _ask(self, name: str, *arguments: Sequence[Any]) -> list[Any]:
+        """See `RankProcesses.ask`."""
+        return self._ranks.ask(name, *arguments)
 
     def _whole(self, shards: Sequence[Shard]) -> Shard:
         whole = self._spread.whole(shards)
@@ -187,12 +192,12 @@ def _measured(enqueued: MicroStepEnqueued, execution: str, log_ratio: float, cou
     )
 
 
-def parameter_shapes(model: Path) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
-    """Of a model's folder: name -> shape of each parameter, in order; and second names of those that have two."""
+def parameters_of(model: Path) -> tuple[dict[str, Tensor], frozenset[str]]:
+    """Of a model's folder: its parameters in order, without content, and second names of those that have two."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
         found = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))  # type: ignore[no-untyped-call]
-    shapes = {name: tuple(each.shape) for name, each in found.named_parameters()}
+    parameters: dict[str, Tensor] = dict(found.named_parameters())
     every = {name for name, _ in found.named_parameters(remove_duplicate=False)}
-    return shapes, frozenset(every - set(shapes))
+    return parameters, frozenset(every - set(parameters))

@@ -64,7 +64,7 @@ class RankProcesses:
         try:
             for number, each in enumerate(orders):
                 self._ranks.append(_Rank(number, len(orders), module, each, threads))
-            _refuse(self._hear())
+            self.hear()
         except BaseException:
             self.close()
             raise
@@ -88,7 +88,16 @@ class RankProcesses:
         """
         for index, rank in enumerate(self._ranks):
             rank.tell(name, arguments[index] if arguments else ())
-        return _refuse(self._hear())
+        return self.hear()
+
+    def tell(self, name: str, arguments: Sequence[Any]) -> None:
+        """Tell all ranks the same, without waiting for answers; raises `RankLost`."""
+        for rank in self._ranks:
+            rank.tell(name, arguments)
+
+    def hear(self) -> list[Any]:
+        """What each answers to what it was told first and has not answered yet; raises as `ask`."""
+        return _refuse(self._answers())
 
     def close(self) -> None:
         """Hang up, by which they end."""
@@ -97,7 +106,7 @@ class RankProcesses:
         for each in self._ranks:
             each.process.wait()
 
-    def _hear(self) -> list[tuple[bool, Any]]:
+    def _answers(self) -> list[tuple[bool, Any]]:
         """Whether each has done it, and what it found, or why not; a rank that is gone is not waited for."""
         said: dict[int, tuple[bool, Any]] = {}
         waiting = {each.line.fileno(): each for each in self._ranks}

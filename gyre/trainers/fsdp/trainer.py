@@ -8,11 +8,12 @@ from pathlib import Path
 import torch
 
 from gyre.rl.algorithms.port import Settings
+from gyre.rl.experts import apart
 from gyre.trainers.fsdp.orders import Orders
 from gyre.trainers.fsdp.sharing import Chunks
 from gyre.trainers.optimizer import AdamSettings
 from gyre.trainers.port import TrainerError
-from gyre.trainers.ranked import RankedTrainer, parameter_shapes
+from gyre.trainers.ranked import RankedTrainer, parameters_of
 from gyre.trainers.ranks import RankProcesses
 
 
@@ -44,7 +45,7 @@ class FsdpTrainer(RankedTrainer):
         share_prefixes: compute a prefix that segments of a row have in common once.
         activation_bytes: most that a row's layers keep for the backward pass, at each rank.
     Raises:
-        RanksRefused: there are no GPUs for "nccl".
+        RanksRefused: there are no GPUs for "nccl", or the model has experts.
         RankLost: a rank did not start, for instance because the model cannot be trained; says how it ended.
     """
 
@@ -61,6 +62,9 @@ class FsdpTrainer(RankedTrainer):
     ) -> None:
         if ranks.backend == "nccl" and not torch.cuda.is_available():
             raise RanksRefused('trainer.backend = "nccl": there is no GPU here; set trainer.backend = "gloo"')
+        parameters, tied = parameters_of(model)
+        if apart(parameters).keys() != parameters.keys():
+            raise RanksRefused('trainer.kind = "torch": ranks of FSDP2 hold no experts; set "megatron", or ranks = 1')
         self._folder = tempfile.TemporaryDirectory(prefix="gyre-ranks-")
         orders = Orders(
             rank=0,
@@ -82,7 +86,7 @@ class FsdpTrainer(RankedTrainer):
         except BaseException:
             self._folder.cleanup()
             raise
-        super().__init__(*parameter_shapes(model), Chunks(ranks.count), processes, adam.clip)
+        super().__init__(parameters, tied, Chunks(ranks.count), processes, adam.clip)
 
     def close(self) -> None:
         """End the ranks."""

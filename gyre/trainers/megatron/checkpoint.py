@@ -7,6 +7,7 @@ forked processes and a manager of theirs, would leave some behind when a rank is
 
 import queue
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,17 @@ def _sharded(model: Any, state: Mapping[str, Tensor]) -> dict[str, Any]:
     places = model.sharded_state_dict()
     return {
         which: {
-            name: make_sharded_optimizer_tensor(places[name], state[f"{which}.{name}"], key)
+            name: make_sharded_optimizer_tensor(_sole(places[name]), state[f"{which}.{name}"], key)
             for name, _ in model.named_parameters()
+            if f"{which}.{name}" in state
         }
         for which, key in _KEYS.items()
     }
+
+
+def _sole(place: Any) -> Any:
+    """Of ranks that take different rows one alone has these moments: whichever it is, it is the one to write them."""
+    return replace(place, replica_id=(*place.replica_id[:-1], 0))
 
 
 def _wrote(name: str) -> bool:

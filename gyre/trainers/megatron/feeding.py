@@ -9,12 +9,13 @@ from gyre.rl.objective import Decision
 from gyre.trainers.batches import RowTensors, row_tensors
 from gyre.trainers.executions import executions_of, spread_over_rows
 from gyre.trainers.megatron.grid import Place
-from gyre.trainers.megatron.orders import Orders, Outcome, Through
+from gyre.trainers.megatron.orders import Orders, Through
 from gyre.trainers.megatron.pipeline import Pipeline
 from gyre.trainers.megatron.sharing import own_rows
 from gyre.trainers.megatron.sums import gather_over_data
 from gyre.trainers.megatron.work import Work
 from gyre.trainers.port import MicroStepRefused
+from gyre.trainers.ranked import Outcome
 from gyre.trainers.replayed import RowExperts
 from schemas.training import MicroStepEnqueued
 

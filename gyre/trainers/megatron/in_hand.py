@@ -8,8 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from gyre.trainers.megatron.orders import Outcome, Through
+from gyre.trainers.megatron.orders import Through
 from gyre.trainers.port import AccumulatorSpoilt, Finished, TrainerError
+from gyre.trainers.ranked import Outcome
 from gyre.trainers.ranks import RankLost
 from gyre.trainers.replayed import RowExperts
 from gyre.trainers.stream import Ended

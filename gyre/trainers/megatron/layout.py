@@ -119,6 +119,10 @@ class Layout:
                 found |= self._mlp(whole, own, layer, place.tensor)
         return found
 
+    def shards(self, whole: Mapping[str, Tensor]) -> list[Shard]:
+        """What each rank holds, in the order of ranks."""
+        return [self.shard(whole, rank) for rank in range(self.grid.ranks)]
+
     def whole(self, shards: Sequence[Mapping[str, Tensor]], *, add_tied: bool = False) -> Shard:
         """Inverse of `shard`.
 

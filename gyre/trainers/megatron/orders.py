@@ -1,18 +1,15 @@
 """What a trainer and its ranks tell each other. Imports no megatron."""
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 from torch import Tensor
 
 from gyre.rl.algorithms.port import Settings
-from gyre.rl.objective import Decision
 from gyre.trainers.megatron.grid import Grid
 from gyre.trainers.optimizer import AdamSettings
-from gyre.trainers.stats import Tally
+from gyre.trainers.ranked import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +37,6 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one micro-step gave."""
-
-    owners: dict[str, int]
-    """Execution -> its index in the other two."""
-    tally: Tally
-    decisions: dict[int, Decision]
-
-
-@dataclass(frozen=True, slots=True)
 class Through:
     """A micro-step that is through with a rank: its gradient lies in the accumulator there."""
 
@@ -60,23 +47,3 @@ class Through:
     """What has spoilt the accumulator; empty: nothing."""
     agreement: Tensor
     """(3, executions): what this rank's routers say of the experts that they took again."""
-
-
-class Line:
-    """A connection between a trainer and a rank that it started, who trust each other. Tensors travel by value."""
-
-    def __init__(self, descriptor: int) -> None:
-        """Of a socket."""
-        self._connection = Connection(descriptor)
-
-    def send(self, said: object) -> None:
-        """Raises OSError when nobody is there."""
-        self._connection.send_bytes(pickle.dumps(said, pickle.HIGHEST_PROTOCOL))
-
-    def receive(self) -> Any:
-        """Raises EOFError when the other has hung up."""
-        return pickle.loads(self._connection.recv_bytes())  # noqa: S301 - a process of our own
-
-    def close(self) -> None:
-        """Hang up."""
-        self._connection.close()

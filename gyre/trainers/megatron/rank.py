@@ -19,11 +19,12 @@ from gyre.trainers.megatron import checkpoint
 from gyre.trainers.megatron.feeding import Experts, Feeding
 from gyre.trainers.megatron.layout import Layout, Shard
 from gyre.trainers.megatron.model import make_stage
-from gyre.trainers.megatron.orders import Orders, Outcome, Through
+from gyre.trainers.megatron.moments import SharedAdam
+from gyre.trainers.megatron.orders import Orders, Through
 from gyre.trainers.megatron.pipeline import Pipeline
 from gyre.trainers.megatron.routing import Routing
 from gyre.trainers.megatron.sums import summed_gradient
-from gyre.trainers.optimizer import Adam
+from gyre.trainers.ranked import Outcome
 from gyre.trainers.ranks import serve
 from schemas.training import MicroStepEnqueued
 
@@ -68,13 +69,15 @@ class Rank:
         self._pipeline = Pipeline(self._model, layout.vocabulary, orders.temperature, routing)
         self._parameters = dict(self._model.named_parameters())
         self._feeding = Feeding(self._pipeline, layout.vocabulary, self._parameters, orders, self._place)
-        self._adam: Adam | None = None
+        self._adam: SharedAdam | None = None
 
     def load(self, shard: Shard) -> None:
         """Take these weights and zero the accumulator."""
         with torch.no_grad():
             for name, parameter in self._parameters.items():
-                parameter.data = shard[name].to(parameter.device, parameter.dtype)
+                if not parameter.numel():  # released
+                    parameter.data = parameter.data.new_empty(shard[name].shape)
+                parameter.copy_(shard[name])  # in place: the optimizer holds on to it
         self.zero()
 
     def zero(self) -> None:
@@ -93,16 +96,11 @@ class Rank:
 
     def apply(self, gradient: Shard) -> None:
         """Update once with the clipped gradient."""
-        flat = torch.cat([gradient[name].reshape(-1) for name in self._parameters])
-        self._optimizer().apply(flat)
+        self._optimizer().apply(gradient)
 
     def optimizer(self) -> tuple[Shard, Shard, int]:
         """First and second moments, and how many updates there were."""
-        state = self._optimizer().state()
-        first, second = (
-            {name: state[f"{which}.{name}"].cpu() for name in self._parameters} for which in ("first", "second")
-        )
-        return first, second, int(state["updates"])
+        return self._optimizer().whole()
 
     def restore(self, moments: tuple[Shard, Shard, int]) -> None:
         """Take what `optimizer` gave."""
@@ -145,10 +143,9 @@ class Rank:
         """See `Feeding`."""
         return self._feeding.measure(enqueued, experts)
 
-    def _optimizer(self) -> Adam:
+    def _optimizer(self) -> SharedAdam:
         if self._adam is None:
-            data = {name: each.data for name, each in self._parameters.items()}
-            self._adam = Adam(data, self._orders.adam)
+            self._adam = SharedAdam(self._parameters, self._orders.grid, self._orders.adam)
         return self._adam
 
 
