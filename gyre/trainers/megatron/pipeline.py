@@ -33,6 +33,7 @@ class Pipeline:
     def __init__(self, model: nn.Module, vocabulary: int, temperature: float, routing: Routing | None = None) -> None:
         self._model, self._vocabulary, self._temperature = model, vocabulary, temperature
         self._routing = routing
+        self._device = next(model.parameters()).device
         self._stage = parallel_state.get_pipeline_model_parallel_rank()
         self._stages = parallel_state.get_pipeline_model_parallel_world_size()
         self._links = P2PCommunicator(parallel_state.get_pipeline_model_parallel_group(), model.config)
@@ -74,7 +75,7 @@ class Pipeline:
                 else:
                     self._outputs[index] = self._forward(row, self._inputs.pop(index, None))
             self._outputs.pop(index, None)
-        flag = torch.tensor([float(work.spoilt)], device=next(self._model.parameters()).device)
+        flag = torch.tensor([float(work.spoilt)], device=self._device)
         distributed.all_reduce(flag)
         return not flag.item()
 
@@ -96,8 +97,9 @@ class Pipeline:
     def _forward(self, row: RowTensors, given: Tensor | None, agreement: Tensor | None = None) -> Tensor:
         """(T, 1, H) for the next stage, or logits (1, T, V / tensor) at the last one; `given` is (T, 1, H) too."""
         self._model.set_input_tensor(given)  # type: ignore[operator]
+        told = (each.to(self._device) for each in (row.ids, row.positions, _mask(row)))
         with contextlib.nullcontext() if self._routing is None else self._routing.of(row, agreement):
-            output: Tensor = self._model(row.ids, row.positions, _mask(row))
+            output: Tensor = self._model(*told)
         return output
 
     def _backward(self, index: int) -> Iterator[Work]:
@@ -138,13 +140,13 @@ class Pipeline:
         return came
 
     def _log_probs(self, logits: Tensor, row: RowTensors) -> Tensor:
-        """(U,) float64: log pi of each target at the rollout's temperature, nats; logits are (1, T, V / T)."""
-        context = logits[0, row.sources].float() / self._temperature  # (D, V / T)
+        """(U,) float64 on the CPU: log pi of each target at the rollout's temperature, nats; logits (1, T, V / T)."""
+        sources, tokens, distinct = (each.to(logits.device) for each in (row.sources, row.tokens, row.distinct))
+        context = logits[0, sources].float() / self._temperature  # (D, V / T)
         first = parallel_state.get_tensor_model_parallel_rank() * context.shape[1]
         beyond = torch.arange(first, first + context.shape[1], device=context.device) >= self._vocabulary
-        context = context.masked_fill(beyond, _FAR)
-        lost: Tensor = vocab_parallel_cross_entropy(context[:, None], row.tokens[:, None].to(context.device))
-        return -lost[:, 0][row.distinct].double()
+        lost: Tensor = vocab_parallel_cross_entropy(context.masked_fill(beyond, _FAR)[:, None], tokens[:, None])
+        return -lost[:, 0][distinct].double().cpu()
 
 
 def _mask(row: RowTensors) -> Tensor:
