@@ -54,12 +54,19 @@ class Cluster:
                     await asyncio.sleep(0.2)
 
 
+def distinct_ports(count: int) -> list[int]:
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(lasting_port(HOST))
+    return list(found)
+
+
 @contextmanager
-def server(name: str, config: Path, ports: tuple[int, int], folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    client, route = ports
+def server(name: str, config: Path, ports: tuple[int, int, int], folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    client, route, monitor = ports
     own = folder / f"{name}.conf"
     own.write_text(config.read_text().replace("store_dir: /data", f"store_dir: {folder / name}"))
-    arguments = ["-c", str(own), "-a", HOST, "-p", str(client), "-m", str(lasting_port(HOST))]
+    arguments = ["-c", str(own), "-a", HOST, "-p", str(client), "-m", str(monitor)]
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
             [binary(), *arguments, "--cluster", f"nats://{HOST}:{route}"],
@@ -76,9 +83,10 @@ def server(name: str, config: Path, ports: tuple[int, int], folder: Path) -> "It
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    ports = {f"nats-{number}": (lasting_port(HOST), lasting_port(HOST)) for number in range(3)}
+    drawn = distinct_ports(9)
+    ports = {f"nats-{number}": (drawn[number], drawn[3 + number], drawn[6 + number]) for number in range(3)}
     keys = tmp_path / "keys"
-    write_keys(keys, "demo", servers=[f"{HOST}:{route}" for _, route in ports.values()])
+    write_keys(keys, "demo", servers=[f"{HOST}:{route}" for _, route, _ in ports.values()])
     (tmp_path / "users").mkdir()
     for user in ("provisioner", "scheduler"):
         login = {"user": user, "password": (keys / user / "GYRE_NATS_PASSWORD").read_text()}
