@@ -36,7 +36,7 @@ class SharedAdam:
 
     def apply(self, gradient: Shard) -> None:
         """Update once with the clipped gradient of all this rank's parameters."""
-        parts = [gradient[name].reshape(-1) for name in self._mine]
+        parts = [gradient[name].reshape(-1).to(self._parameters[name].device) for name in self._mine]
         self._adam.apply(torch.cat(parts) if parts else torch.zeros(0))
         for name, each in self._parameters.items():
             self._given(name, each)

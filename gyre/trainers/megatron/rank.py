@@ -41,8 +41,9 @@ class Rank:
         layout = self._layout = Layout.of(orders.config, grid)
         self._place = grid.place(orders.rank)
         store = distributed.FileStore(orders.meeting, grid.ranks)  # type: ignore[attr-defined]
+        device, backend = _where(orders)
         distributed.init_process_group(
-            orders.backend,
+            backend,
             store=store,
             rank=orders.rank,
             world_size=grid.ranks,
@@ -64,7 +65,8 @@ class Rank:
             last=self._last,
             sequence=orders.sequence,
             replay=orders.replay,
-        ).eval()
+        )
+        self._model.to(device).eval()
         routing = Routing(self._model, sequence=orders.sequence) if layout.experts and orders.replay else None
         self._pipeline = Pipeline(self._model, layout.vocabulary, orders.temperature, routing)
         self._parameters = dict(self._model.named_parameters())
@@ -147,6 +149,15 @@ class Rank:
         if self._adam is None:
             self._adam = SharedAdam(self._parameters, self._orders.grid, self._orders.adam)
         return self._adam
+
+
+def _where(orders: Orders) -> tuple[torch.device, str]:
+    """Where this rank computes, and the backends of its groups: what is only told lies on the CPU."""
+    if orders.backend != "nccl":
+        return torch.device("cpu"), orders.backend
+    device = torch.device("cuda", orders.rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device, "cpu:gloo,cuda:nccl"
 
 
 if __name__ == "__main__":
