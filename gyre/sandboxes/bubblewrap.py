@@ -123,7 +123,9 @@ def check_bubblewrap() -> None:
     """Run nothing in namespaces, to see whether that can be done here. Raises SandboxError with the way out."""
     bwrap = needed("bwrap", "bubblewrap")
     needed("prlimit", "util-linux")
-    arguments = (bwrap, *_FIXED, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "true")
+    # As the first process of its namespace, so that none is left for this process to bury.
+    view_of_all = ("--as-pid-1", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev")
+    arguments = (bwrap, *_FIXED, *view_of_all, "--", "true")
     try:
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

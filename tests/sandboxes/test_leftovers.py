@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gyre.sandboxes.family import children
 from gyre.sandboxes.groups import Groups, places
 from gyre.sandboxes.orphans import kill_leftovers
 from gyre.sandboxes.port import SandboxError
@@ -58,7 +59,7 @@ def descriptors() -> int:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_two_hundred_leave_no_process_mount_group_or_file(tmp_path: Path, kind: str) -> None:
     stand, word, room = make(kind), f"left-{tmp_path.name}", asyncio.Semaphore(8)
-    before = descriptors()
+    before, family = descriptors(), children(os.getpid())
 
     async def one(number: int) -> None:
         """A third ends by itself, a third is stopped, a third is cancelled, each with children of its own."""
@@ -85,6 +86,7 @@ async def test_two_hundred_leave_no_process_mount_group_or_file(tmp_path: Path, 
     assert groups() == []
     assert list(tmp_path.iterdir()) == []
     assert descriptors() <= before
+    assert set(children(os.getpid())) <= set(family)  # nobody is left unburied either
     await stand.sandbox.close()
 
 
