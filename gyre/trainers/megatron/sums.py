@@ -41,7 +41,7 @@ def summed_gradient(parameters: Mapping[str, nn.Parameter], grid: Grid, *, seque
 def gather_over_data(tally: Tally, grid: Grid) -> None:
     """Let each tally be that of all rows, where ranks take different ones; together."""
     if grid.side > grid.tensor:
-        tally.add_up(parallel_state.get_data_parallel_group(with_context_parallel=True))
+        tally.add_up(parallel_state.get_data_parallel_group_gloo(with_context_parallel=True))  # tallies lie on the CPU
 
 
 def _groups(name: str, grid: Grid, *, sequence: bool) -> list[distributed.ProcessGroup]:
