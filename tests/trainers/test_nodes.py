@@ -5,6 +5,7 @@ import re
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gyre.rl.algorithms.port import Settings
+from gyre.sandboxes.family import children
 from gyre.trainers.fsdp.trainer import FsdpTrainer, Ranks
 from gyre.trainers.nodes import KEY, NODES, NodeFailed, begin
 from gyre.trainers.ranks import RankLost
@@ -45,11 +47,6 @@ def node(key: str = "a secret", *command: str) -> "Iterator[tuple[str, subproces
 def model(tmp_path: Path) -> Path:
     batch.tiny_model().save_pretrained(tmp_path / "tiny")
     return tmp_path / "tiny"
-
-
-def children(pid: int) -> list[int]:
-    done = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(each) for each in done.stdout.split()]
 
 
 def await_end(pid: int) -> None:
@@ -121,18 +118,17 @@ def test_a_node_without_a_secret_is_refused() -> None:
 
 def test_what_runs_beside_is_started_again_and_ends_with_its_node() -> None:
     with node("a secret", sys.executable, "-c", ASLEEP) as (_, process):
-        seen = [await_child(process.pid)]
-        os.kill(await_child(seen[0]), 9)
-        await_end(seen[0])
-        seen.append(await_child(process.pid))
-        server = await_child(seen[1])
+        first = await_child(process.pid)
+        os.kill(await_child(first), 9)
+        second = await_child(process.pid, first)
+        server = await_child(second)
         process.terminate()
         assert process.wait(60) == 0
         await_end(server)
 
 
-def await_child(pid: int) -> int:
-    """A child of a process, once it has one."""
-    while not (found := children(pid)):
-        pass
+def await_child(pid: int, but: int = 0) -> int:
+    """A child of a process, other than `but`, once it has one."""
+    while not (found := [each for each in children(pid) if each != but]):
+        time.sleep(0.01)
     return found[0]
