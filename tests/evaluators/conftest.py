@@ -1,20 +1,21 @@
 """Work to be judged, and places to judge it in."""
 
-import shutil
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from gyre.config_sandbox import SandboxSection
 from gyre.evaluators.command import CommandEvaluator
 from gyre.evaluators.port import Verdict
 from gyre.evaluators.template import Template
-from gyre.sandboxes.make import make_sandbox
-from gyre.sandboxes.port import SandboxError
+from gyre.sandboxes.port import Limits
 from gyre.tasks.folder import Task, load_task
 from services.grading import Sandboxed
+from tests.sandboxes.stand import KINDS, make
+
+LIMITS = Limits()
 
 TASK_FILE = 'version = "1.0"\n[verifier]\ntimeout_sec = {seconds}\n'
 
@@ -60,14 +61,18 @@ class Work:
         return await CommandEvaluator(self.run, template).evaluate(task, self.left, self.box, limit)
 
 
-@pytest.fixture(params=["process", "bubblewrap"])
+@pytest.fixture(params=KINDS)
 async def work(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Work]:
-    """In each kind of sandbox that works here; containers and pods keep the same contract in tests/sandboxes."""
-    if request.param == "bubblewrap" and shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
+    """In each kind of sandbox that works here; pods keep the same contract in tests/sandboxes."""
+    async with working(request.param, tmp_path) as work:
+        yield work
+
+
+@asynccontextmanager
+async def working(kind: str, folder: Path) -> AsyncIterator[Work]:
+    """Work in one kind of sandbox; skips the test where there is none."""
+    stand = make(kind, LIMITS)
     try:
-        sandbox = make_sandbox(SandboxSection(kind=request.param))
-    except SandboxError as error:
-        pytest.skip(str(error))
-    yield Work(tmp_path, Sandboxed(sandbox, request.param))
-    await sandbox.close()
+        yield Work(folder, Sandboxed(stand.sandbox, kind))
+    finally:
+        await stand.sandbox.close()

@@ -12,12 +12,19 @@ from aiohttp import web
 from gyre.config_evaluator import JudgeSection
 from gyre.evaluators.judge.evaluator import JudgeEvaluator
 from gyre.evaluators.port import EvaluatorError, Verdict
-from tests.evaluators.conftest import Work
+from tests.evaluators.conftest import Work, working
 from tests.evaluators.judge_server import CHECK, Calls, JudgeServer, View, judging
 
 SECRET = "sk-a-secret-key"
 PROTOCOLS = ("chat", "messages")
 Judge = Callable[..., Any]
+
+
+@pytest.fixture(params=["process", "bubblewrap"])
+async def work(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Work]:
+    """Containers have no part in what is told apart here."""
+    async with working(request.param, tmp_path) as work:
+        yield work
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from gyre.evaluators.judge.evaluator import JudgeEvaluator
 from gyre.models.load import NANO, load_model
 from schemas.roles import CellRegistered
 from services.proxy import ProxySettings, serve_proxy
-from tests.evaluators.conftest import Work
+from tests.evaluators.conftest import working
 from tests.proxy.rig import RUN, SECRET, Rig
 
 CONTEXT, ANSWER = 2048, 64
@@ -31,9 +31,7 @@ async def url_of(rig: Rig, serving: "asyncio.Task[None]") -> str:
 
 
 @pytest.mark.parametrize("protocol", ["chat", "messages"])
-async def test_a_judge_of_gyres_own_ends_cleanly(tmp_path: Path, work: Work, protocol: str) -> None:
-    if work.run.sandbox != "process":
-        pytest.skip("once is enough: the sandbox has no part in it")
+async def test_a_judge_of_gyres_own_ends_cleanly(tmp_path: Path, protocol: str) -> None:
     rig = Rig(tmp_path / "rig")
     rig.folder.mkdir()
     rig.broker.provision(RUN, Limits())
@@ -47,8 +45,9 @@ async def test_a_judge_of_gyres_own_ends_cleanly(tmp_path: Path, work: Work, pro
     try:
         base = f"{await url_of(rig, serving)}/x/{token}" + ("/v1" if protocol == "chat" else "")
         section = JudgeSection(url=base, model="policy", protocol=protocol, turns=3, answer_tokens=ANSWER)
-        work.leaves(out="4\n")
-        found = await JudgeEvaluator(section, work.run, token).evaluate(work.task(), work.left, work.box, 100)
+        async with working("process", tmp_path) as work:
+            work.leaves(out="4\n")
+            found = await JudgeEvaluator(section, work.run, token).evaluate(work.task(), work.left, work.box, 100)
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
