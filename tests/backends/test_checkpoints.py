@@ -6,6 +6,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,37 +106,50 @@ def test_it_is_megatrons_own_format_with_the_log_position_inside(run: Run) -> No
 def test_ranks_laid_out_otherwise_make_the_same_next_update(
     tensor: int, pipeline: int, run: Run, model: Path, gradient: torch.Tensor, tmp_path: Path
 ) -> None:
-    other = make(model, tensor, pipeline)
-    try:
+    with closing(make(model, tensor, pipeline)) as other:
         run.restore(other)
         other.apply(gradient * 3)
         found = other.save(tmp_path)  # whole: what one format holds, the other takes
-        expected = load_file(run.third)
-        for name, each in load_file(tmp_path / found.weights.address).items():
-            torch.testing.assert_close(each, expected[name], **LIKE)
-        assert int(load_file(tmp_path / found.optimizer.address)["updates"]) == 3
-    finally:
-        other.close()
+    third = load_file(run.third)
+    updated = load_file(tmp_path / found.weights.address)
+    assert all(torch.allclose(each, third[name], **LIKE) for name, each in updated.items())
+    assert int(load_file(tmp_path / found.optimizer.address)["updates"]) == 3
 
 
 def test_ranks_that_take_rows_side_by_side_each_keep_some_of_the_moments(
     run: Run, model: Path, gradient: torch.Tensor, tmp_path: Path
 ) -> None:
-    other = make(model, 1, 1, data=2, checkpoint="distributed")
-    try:
+    with closing(make(model, 1, 1, data=2, checkpoint="distributed")) as other:
         run.restore(other)
         found = other.save(tmp_path, 77)
-        assert found.weights == run.saved.weights
-        files = Manifest.read(locate(tmp_path, found.optimizer)).files
-        parts = sorted(each.size for name, each in files.items() if name.startswith("__"))
-        assert len(parts) == 2
-        assert parts[1] < 2 * parts[0]
         other.apply(gradient * 3)
-        expected = load_file(run.third)
-        for name, each in load_file(tmp_path / other.save(tmp_path, 78).weights.address).items():
-            torch.testing.assert_close(each, expected[name], **LIKE)
-    finally:
-        other.close()
+        updated = load_file(tmp_path / other.save(tmp_path, 78).weights.address)
+    assert found.weights == run.saved.weights
+    files = Manifest.read(locate(tmp_path, found.optimizer)).files
+    parts = sorted(each.size for name, each in files.items() if name.startswith("__"))
+    assert len(parts) == 2
+    assert parts[1] < 2 * parts[0]
+    third = load_file(run.third)
+    assert all(torch.allclose(each, third[name], **LIKE) for name, each in updated.items())
+
+
+def test_experts_moments_are_shared_and_found_by_ranks_that_hold_other_experts(tmp_path: Path) -> None:
+    mixture = batch.tiny_mixture()
+    mixture.save_pretrained(tmp_path / "mixture")
+    size = sum(each.numel() for each in mixture.parameters())
+    gradient = torch.randn(size, generator=torch.Generator().manual_seed(3))
+    with closing(make(tmp_path / "mixture", 1, 1, data=2, checkpoint="distributed")) as first:
+        first.load(tmp_path / "mixture" / "model.safetensors")
+        first.apply(gradient)
+        saved = first.save(tmp_path)
+        first.apply(gradient * 2)
+        expected = load_file(tmp_path / first.save(tmp_path).weights.address)
+    for layout in ({"data": 2, "expert": 2}, {}):
+        with closing(make(tmp_path / "mixture", 1, 1, **layout)) as other:
+            other.restore(tmp_path / saved.weights.address, tmp_path / saved.optimizer.address)
+            other.apply(gradient * 2)
+            found = load_file(tmp_path / other.save(tmp_path).weights.address)
+        assert all(torch.allclose(each, expected[name], **LIKE) for name, each in found.items())
 
 
 def test_what_is_damaged_is_refused_and_the_trainer_is_as_before(
