@@ -57,7 +57,9 @@ class Group:
         return max(_count(self.folders, "memory", name, "oom_kill") for name in ("memory.oom_control", "memory.events"))
 
     def kill(self) -> bool:
-        """Kill all that is in it; False once nothing was."""
+        """Kill all that is in it, and let nothing more be started; False once nothing was."""
+        with contextlib.suppress(OSError):
+            _write(self.folders, "pids", ("pids.max",), "0")
         members = {pid for folder in _apart(self.folders) for pid in _members(folder)}
         for pid in members:
             kill(pid)

@@ -19,7 +19,7 @@ from gyre.sandboxes.watch import Watch
 
 _USERS = 4  # the kernel counts all processes of a user, also those of other commands; root's it does not count
 _KILL_SECONDS = 10.0  # a killed process goes at once, unless the kernel holds it
-_SWEEP_PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_SWEEP_PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, *(1.0,) * 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Local:
         await asyncio.wait({exited}, timeout=_KILL_SECONDS)
         process.poll()
         self._orphans.leaders.discard(process.pid)
-        for pause in _SWEEP_PAUSES:  # one that cannot be killed yet (in the kernel) is left after two seconds
+        for pause in _SWEEP_PAUSES:  # one that cannot be killed yet (in the kernel) is left after ten seconds
             found = self._orphans.sweep(process.pid, command.box)
             if not (group.kill() if group else False) and not found:
                 return
