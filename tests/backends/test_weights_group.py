@@ -249,3 +249,20 @@ async def test_an_engine_whose_server_dies_under_its_requests_closes(own: Sglang
     await asyncio.gather(own._server.stop(), own.close())
     found = await asyncio.gather(*pending, return_exceptions=True)
     assert all(isinstance(each, EngineUnavailable) or each.finish == "abort" for each in found)  # type: ignore[union-attr]
+
+
+async def test_every_rank_of_a_server_receives_its_part(
+    model_folder: Path, weights: Grouped, tmp_path: Path, saved: Callable[[int], WeightsRef]
+) -> None:
+    server = managed(model_folder, "--tp-size=2", "--mem-fraction-static=0.2", SGLANG_CPU_OMP_THREADS_BIND="0|1")
+    engine = SglangEngine(server, model_folder, instance="two")
+    try:
+        await engine.resume(make_llama(0).state_dict(), 0)
+        before = await checksum(RunningServer(server.url))
+        await weights.bring(engine, saved(1), 1, resume=False)
+        by_group = await checksum(RunningServer(server.url))
+        assert versions(await engine.generate(ask("a"))) == [1]
+        await engine.load(saved_path(tmp_path, saved(1)), 2)
+        assert await checksum(RunningServer(server.url)) == by_group != before
+    finally:
+        await engine.close()
