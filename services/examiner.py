@@ -14,7 +14,7 @@ from pathlib import Path
 from bus import subjects
 from bus.errors import Conflict
 from bus.log import BusPort, Expect
-from gyre.evaluators.port import Evaluator
+from gyre.evaluators.port import Evaluator, EvaluatorError
 from gyre.proxy.tokens import MOST_ATTEMPTS, episode
 from gyre.sandboxes.make import make_sandbox
 from gyre.tasks.folder import Task, load_tasks
@@ -115,7 +115,7 @@ class Examiner:
         try:
             fresh = await asyncio.to_thread(_restored, left, box)
             verdict = await self._evaluator.evaluate(task, fresh, box, self._place.config.reward.budget_seconds)
-        except (workspace.WorkspaceError, OSError):
+        except (EvaluatorError, workspace.WorkspaceError, OSError):
             return math.nan
         return math.nan if verdict.score is None else verdict.score
 

@@ -82,7 +82,7 @@ class Scorer:
             return await self._kept(await self.evaluator.evaluate(known, place, box, limit_seconds))
         except TimeoutError:
             return Verdict(None, f"the state was not restored in {self.setup_seconds:g} s")
-        except (BlobError, workspace.WorkspaceError, OSError) as error:
+        except (BlobError, EvaluatorError, workspace.WorkspaceError, OSError) as error:
             return Verdict(None, str(error))
         finally:
             await asyncio.to_thread(workspace.clear, box)

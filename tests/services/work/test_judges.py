@@ -9,11 +9,12 @@ import pytest
 from gyre.config import Config
 from gyre.errors import ConfigError
 from gyre.evaluators.port import EvaluatorError
-from gyre.tasks.folder import TaskError
+from gyre.tasks.folder import TaskError, load_tasks
 from schemas.dispatch import ExecutionDispatched, ExecutionTerminated, GroupDispatched
 from schemas.refs import StateRef
 from schemas.rewards import AssessmentRecorded, RewardAssigned, RewardUnresolved
 from services import evaluator
+from services.grading import Scorer
 from services.judges import check_evaluators, judges_of
 from services.regrade import Wish, regrade
 from services.regrading import RegradeError
@@ -73,6 +74,18 @@ async def test_a_judge_may_supply_the_reward_and_its_transcript_is_kept(run: Any
     lines = run.bus.blobs.get(by.transcript).decode().splitlines()
     assert json.loads(lines[-1]) == {"verdict": {"score": 1.0, "valid": True, "reasons": "as tested"}}
     assert list((run.folder / "work").iterdir()) == []
+
+
+async def test_tests_that_are_gone_are_the_evaluators_failure(run: Any) -> None:
+    run.task("job", "exit 0")
+    state = await left(run, "4")
+    tasks = {task.name: task for task in load_tasks(run.folder / "tasks/train")}
+    (run.folder / "tasks/train/job/tests/test.sh").unlink()
+    (run.folder / "tasks/train/job/tests").rmdir()
+    judges = judges_of(run.config, run.folder)
+    found = await Scorer(run.bus.blobs, tasks, judges.designated).verdict("job", state, run.folder / "work/x", 9.0)
+    await judges.close()
+    assert (found.score, found.valid, "No such file" in found.detail) == (None, False, True)
 
 
 async def test_a_judge_without_a_verdict_is_tried_again_and_then_unresolved(run: Any) -> None:
