@@ -77,7 +77,7 @@ def _echo(udp: socket.socket) -> None:
 async def test_what_uses_too_much_is_ended_and_says_why(boxes: Path, stand: Stand, attack: Greedy) -> None:
     _claimed(stand, attack)
     seconds = 0.5 if attack.ending == "timeout" else 60.0
-    word = f"greedy-{boxes.name}"
+    word = f"greedy-{boxes}"
     attacking = asyncio.create_task(stand.sandbox.run(stand.command(boxes / "a", attack.script, word, seconds=seconds)))
     neighbour = await stand.sandbox.run(stand.command(boxes / "b", WORK))
     ended = await attacking
@@ -105,7 +105,7 @@ async def test_what_reaches_out_gets_nothing(
 async def test_nothing_survives_its_command(tmp_path: Path, stand: Stand) -> None:
     if stand.kind == "process" and not has_groups():
         pytest.skip("no control groups can be made here, which alone know who left session, parent and environment")
-    word = f"survivor-{tmp_path.name}"
+    word = f"survivor-{tmp_path}"
     ended = await stand.sandbox.run(stand.command(tmp_path / "box", SURVIVOR, word))
     assert (ended.ending, ended.exit_code) == ("exited", 0), ended
     assert processes_with(word) == []

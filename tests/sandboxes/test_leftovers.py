@@ -58,7 +58,7 @@ def descriptors() -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_two_hundred_leave_no_process_mount_group_or_file(tmp_path: Path, kind: str) -> None:
-    stand, word, room = make(kind), f"left-{tmp_path.name}", asyncio.Semaphore(8)
+    stand, word, room = make(kind), f"left-{tmp_path}", asyncio.Semaphore(8)
     before, family = descriptors(), children(os.getpid())
 
     async def one(number: int) -> None:
@@ -93,7 +93,7 @@ async def test_two_hundred_leave_no_process_mount_group_or_file(tmp_path: Path, 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_a_killed_owner_leaves_is_swept(tmp_path: Path, kind: str) -> None:
     make(kind)
-    word, pipe = f"orphan-{tmp_path.name}", tmp_path / "pipe"
+    word, pipe = f"orphan-{tmp_path}", tmp_path / "pipe"
     os.mkfifo(pipe)
     script = f"open('up', 'w').close()\n{CHILDREN}"
     arguments = (sys.executable, "-c", OWNER, kind, str(tmp_path / "boxes"), word, str(pipe))
