@@ -118,6 +118,14 @@ async def test_what_was_ended_before_its_first_token_tells_nothing(engine: Sglan
         assert len(told(found)) == len(PROMPT) + len(found.output_ids) - 1
 
 
+async def test_a_server_that_cannot_tell_is_noticed_when_it_is_taken(server: RunningServer, folder: Path) -> None:
+    """The other tests' Llama was started without it."""
+    made = SglangEngine(server, folder, instance="silent", experts=True)
+    with pytest.raises(EngineFailed, match=r"--enable-return-routed-experts, or set trainer\.routing_replay = false"):
+        await made.resume(make_mixture(0).state_dict(), 0)
+    await made.close()
+
+
 def test_rows_of_a_prefix_from_elsewhere_are_unknown_and_others_are_checked() -> None:
     import base64
 

@@ -109,14 +109,21 @@ class Client:
 
     async def ranks(self) -> int:
         """`/server_info`: how many join a group. Raises WeightsRefused where the server's layout admits none."""
-        status, answer = await self._ask("/server_info", None, ANSWER_SECONDS)
-        if status != 200:  # noqa: PLR2004  HTTP's word for success
-            raise EngineUnavailable(f"SGLang at {self.url} answered {status}: {_said(answer)}")
-        layout = self._read(ServerInfo, answer)
+        layout = await self._server_info()
         if layout.pp_size > 1 or layout.dp_size > 1:
             found = f"pp_size = {layout.pp_size}, dp_size = {layout.dp_size}"
             raise WeightsRefused(f"SGLang at {self.url}: {found}: only ranks of --tp-size join a group")
         return layout.tp_size
+
+    async def tells_experts(self) -> bool:
+        """`/server_info`: whether it was started so that it can tell which experts its model takes."""
+        return (await self._server_info()).enable_return_routed_experts
+
+    async def _server_info(self) -> ServerInfo:
+        status, answer = await self._ask("/server_info", None, ANSWER_SECONDS)
+        if status != 200:  # noqa: PLR2004  HTTP's word for success
+            raise EngineUnavailable(f"SGLang at {self.url} answered {status}: {_said(answer)}")
+        return self._read(ServerInfo, answer)
 
     async def close(self) -> None:
         """Close the connections; the server lives on."""

@@ -40,7 +40,7 @@ from gyre.engines.port import (
     packed,
 )
 from gyre.engines.sglang.client import ANSWER_SECONDS, Client
-from gyre.engines.sglang.experts import rows_of, shape_of
+from gyre.engines.sglang.experts import SILENT, rows_of, shape_of
 from gyre.engines.sglang.files import check_shapes, loadable, shapes_of
 from gyre.engines.sglang.group import Group, Meet, ServerStuck, receive
 from gyre.engines.sglang.server import Server
@@ -297,6 +297,8 @@ class SglangEngine(Remembered):
         if self._down == "closed":
             raise EngineUnavailable("engine is closed")
         fresh = await self._server.start(self._client)
+        if self._experts is not None and not await self._client.tells_experts():
+            raise EngineFailed(f"SGLang at {self._client.url} {SILENT}")
         if self._freed and not fresh:
             await self._client.resume(_TAGS)
         self._freed = False

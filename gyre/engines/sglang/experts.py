@@ -14,7 +14,10 @@ import numpy as np
 from gyre.engines.port import EngineFailed
 
 UNKNOWN = -1
-_ASK = "start it with --enable-return-routed-experts"
+SILENT = (
+    "does not tell which experts its model takes: start it with --enable-return-routed-experts, or set "
+    "trainer.routing_replay = false"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def rows_of(answer: str | None, shape: Shape, positions: range, unknown: int) ->
         EngineFailed: the server told nothing, or of other positions.
     """
     if answer is None:
-        raise EngineFailed(f"SGLang does not tell which experts it took: {_ASK}, or set trainer.routing_replay = false")
+        raise EngineFailed(f"SGLang {SILENT}")
     found = np.frombuffer(base64.b64decode(answer), "<i4")
     if found.size != len(positions) * shape.layers * shape.top_k:
         told = f"{found.size} experts of {len(positions)} positions x {shape.layers} layers x {shape.top_k}"

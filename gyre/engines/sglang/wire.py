@@ -83,6 +83,7 @@ class ServerInfo(Answer):
     tp_size: int = Field(ge=1)
     pp_size: int = 1
     dp_size: int = 1
+    enable_return_routed_experts: bool = False
 
 
 class ModelInfo(Answer):
