@@ -26,7 +26,7 @@ from gyre.trainers.losses import slope_of
 from gyre.trainers.optimizer import Adam
 from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused
 from gyre.trainers.ranked import Outcome, Shard
-from gyre.trainers.ranks import serve
+from gyre.trainers.ranks import give_back, serve
 from gyre.trainers.recompute import Recompute
 from gyre.trainers.stats import Tally
 from gyre.trainers.torch import refuse_untrainable
@@ -91,6 +91,7 @@ class Rank:
         """Free parameters, accumulator and moments."""
         self._adam = None
         self._replica.free()
+        give_back()
 
     def micro_step(self, enqueued: MicroStepEnqueued) -> Outcome:
         """Measure, or train into the accumulator. Every rank reads all rows, so that all refuse what is wrong."""

@@ -25,7 +25,7 @@ from gyre.trainers.megatron.pipeline import Pipeline
 from gyre.trainers.megatron.routing import Routing
 from gyre.trainers.megatron.sums import summed_gradient
 from gyre.trainers.ranked import Outcome
-from gyre.trainers.ranks import serve
+from gyre.trainers.ranks import give_back, serve
 from schemas.training import MicroStepEnqueued
 
 
@@ -132,6 +132,7 @@ class Rank:
         for parameter in self._parameters.values():
             parameter.grad = None
             parameter.data = parameter.data.new_empty(0)
+        give_back()
 
     def feed(self, ticket: int, enqueued: MicroStepEnqueued, experts: Experts) -> tuple[Through, ...]:
         """See `Feeding`."""
