@@ -169,8 +169,10 @@ def initial_weights(folder: Path, model: str) -> WeightsRef:
 
 def sandboxes_of(config: Config) -> dict[str, str]:
     """Kinds of the sandboxes that agents and tests run in, by the setting that chooses them."""
-    chosen = {"sandbox.kind": config.sandbox.kind}
-    return chosen | ({"evaluator.sandbox": config.evaluator.sandbox} if config.evaluator.sandbox else {})
+    chosen: dict[str, str] = {"sandbox.kind": config.sandbox.kind}
+    if config.evaluator.sandbox:
+        chosen["evaluator.sandbox"] = config.evaluator.sandbox
+    return chosen
 
 
 def copy_tasks(source: str, target: Path, seed: int, sandboxes: Mapping[str, str]) -> tuple[Task, ...]:
