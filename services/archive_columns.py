@@ -59,7 +59,17 @@ async def make_columns(archive: Path, run_folder: Path | None = None) -> Path:
         await asyncio.to_thread(columns.replace, beside(archive), made)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+    await _keep_rows(archive)
     return beside(archive)
+
+
+async def _keep_rows(archive: Path) -> None:
+    """Of a large one the dashboard's rows too, made of the columns once."""
+    from services.dashboard.filling import is_large  # which asks columns, and so needs this module
+    from services.dashboard.kept import keep_rows
+
+    if await asyncio.to_thread(is_large, str(archive)):
+        await keep_rows(archive)
 
 
 async def _made(archive: Path, work: Path, found: Summary, run_folder: Path | None = None) -> Path:

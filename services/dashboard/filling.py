@@ -62,6 +62,8 @@ SELECT sequence, ns, type, v, text FROM stored WHERE run = {run:String} AND type
 ORDER BY sequence, index
 """
 _WHOLE = "SELECT zero, latest FROM runs WHERE run = {run:String}"
+QUESTIONS = f"{_EXECUTIONS}{_GROUPS}{_ENQUEUED}{_CLAIMS}{_EVALUATIONS}{_TOLD}"
+"""What rows are made by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,9 @@ async def filled(archive: Path) -> Filled:
     async with asking(str(archive), archive.parent) as asked:
 
         async def lines(sql: str, **parameters: Any) -> list[list[Any]]:
-            return [orjson.loads(line) for line in (await asked.answer(sql, parameters, _FORM)).splitlines()]
+            answer = await asked.answer(sql, parameters, _FORM)
+            found: list[list[Any]] = orjson.loads(b"[%s]" % b",".join(answer.splitlines()))
+            return found
 
         zero, latest = map(int, (await lines(_WHOLE))[0])
         rows = [
@@ -101,10 +105,16 @@ async def filled(archive: Path) -> Filled:
             *_table("evaluations", ("version",), ("at", "mean", "valid"), await lines(_EVALUATIONS)),
         ]
         told = [
-            (int(sequence), int(ns), EVENT.validate_python({"type": kind, "v": v, **orjson.loads(text)}))
+            (int(sequence), int(ns), EVENT.validate_json(_said(kind, v, text)))
             for sequence, ns, kind, v, text in await lines(_TOLD)
         ]
         return Filled(zero, latest, asked.parts[0].head, rows, told)
+
+
+def _said(kind: str, v: int, rest: str) -> str:
+    """An event's JSON, of its type, version and what else it said."""
+    more = rest.lstrip("{")
+    return f'{{"type":"{kind}","v":{v}' + (more if more.startswith("}") else f",{more}")
 
 
 def _table(name: str, keys: Sequence[str], columns: Sequence[str], found: list[list[Any]]) -> Iterator[Change]:

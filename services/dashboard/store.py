@@ -4,6 +4,7 @@ What a question costs in memory does not depend on how long the log is. One writ
 through a connection of their own, one at a time, from any thread, and see what was kept last.
 """
 
+import contextlib
 import sqlite3
 import tempfile
 import threading
@@ -24,15 +25,21 @@ _INDEXES = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_nam
 class Store:
     """Tables of `rows.TABLES`."""
 
-    def __init__(self) -> None:
-        """Empty."""
+    def __init__(self, kept: Path | None = None) -> None:
+        """Empty; or a file that `copy` made, which stays as it is."""
         self._folder = tempfile.TemporaryDirectory(prefix="gyre-dashboard-")
         path = Path(self._folder.name) / "rows.db"
         self._writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._writer.executescript(_SETTINGS + TABLES)
         self._writer.execute("BEGIN")
-        self._reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._reader = _kept(kept) if kept else sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._turn = threading.Lock()
+
+    @staticmethod
+    def note_of(kept: Path) -> str:
+        """What `copy` was given beside the rows. Raises OSError, sqlite3.Error."""
+        with kept.open("rb"), contextlib.closing(_kept(kept)) as opened:
+            return str(opened.execute("SELECT said FROM note").fetchone()[0])
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Make changes; questions see them after `keep`."""
@@ -47,6 +54,17 @@ class Store:
         self.apply(changes)
         for _, statement in indexes:
             self._writer.execute(statement)
+
+    def copy(self, file: Path, note: str) -> None:
+        """Write all rows, and a note, into a file that is not there yet. Raises OSError, sqlite3.Error."""
+        self._writer.execute("CREATE TABLE note (said TEXT)")
+        self._writer.execute("INSERT INTO note VALUES (?)", (note,))
+        self.keep()
+        self._writer.execute("COMMIT")
+        try:
+            self._writer.execute("VACUUM INTO ?", (str(file),))
+        finally:
+            self._writer.execute("BEGIN")
 
     def keep(self) -> None:
         """Let questions see all changes so far."""
@@ -64,3 +82,12 @@ class Store:
             self._reader.close()
         self._writer.close()
         self._folder.cleanup()
+
+
+def _kept(file: Path) -> sqlite3.Connection:
+    """Of an archive that may come from anyone: nothing in its file can make this program do more than read it."""
+    opened = sqlite3.connect(
+        f"{file.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None, check_same_thread=False
+    )
+    opened.executescript("PRAGMA trusted_schema = OFF; PRAGMA query_only = ON; PRAGMA cell_size_check = ON;")
+    return opened

@@ -13,7 +13,6 @@ import orjson
 
 from bus.errors import BusError
 from bus.log import Stored
-from gyre.config import Config
 from gyre.core.timeline import Lane
 from gyre.core.timeline_fold import TimelineFold
 from gyre.errors import GyreError
@@ -21,7 +20,8 @@ from schemas.envelope import Event
 from schemas.runs import RunStarted
 from services.dashboard import panels_rollout, panels_training
 from services.dashboard.cells import cells
-from services.dashboard.filling import Filled, filled, is_large
+from services.dashboard.filling import is_large
+from services.dashboard.kept import Kept, begun, rows_of
 from services.dashboard.rows import changes
 from services.dashboard.store import Ask, Store
 from services.source import Source, open_source
@@ -64,6 +64,8 @@ class Watch:
         self._zero = self._last = 0
         self._sequence = self._head = 0
         self._begin: dict[str, Any] = {}
+        self._lanes: tuple[Lane, ...] | None = None
+        """Of an archive whose events were not heard."""
         self._counted = True
         """Whether the timeline has heard every event, so that it knows how far the cells were used."""
         self._state, self._problem = "opening", ""
@@ -133,7 +135,7 @@ class Watch:
             await self._show()
             try:
                 if self._sequence == 0 and await asyncio.to_thread(is_large, self.target):
-                    self._fill(await filled(Path(self.target)))
+                    self._fill(*await rows_of(Path(self.target)))
                 async with aclosing(source.ev.read(self._sequence)) as log:
                     async for stored in log:
                         self._take(stored)
@@ -159,20 +161,19 @@ class Watch:
         if stored.sequence >= self._head:
             self._state = self._settled()
 
-    def _fill(self, found: Filled) -> None:
+    def _fill(self, store: Store, kept: Kept) -> None:
         """All of a large archive at once: nothing of its log has to be read for it."""
-        self._zero, self._last, self._counted = found.zero, found.latest, False
-        self.store.fill(found.rows)
-        for told in found.told:
-            self._hear(*told)
-        self._sequence = found.head
+        self.store.close()
+        self.store, self._lanes, self._begin = store, kept.lanes, kept.begin
+        self._zero, self._last, self._counted = kept.zero, kept.latest, False
+        self._sequence = kept.head
 
     def _hear(self, sequence: int, when: int, event: Event) -> None:
         at = (when - self._zero) / 1e9
         self._fold.add(at, event)
         self.store.apply(changes(sequence, at, event))
         if isinstance(event, RunStarted):
-            self._begin = _begun(event)
+            self._begin = begun(event)
 
     def _settled(self) -> str:
         return "archive" if self.source and self.source.folder is None else "live"
@@ -192,7 +193,6 @@ class Watch:
             self._changed.notify_all()
 
     def _moment(self, at: float | None) -> Moment:
-        timeline = self._fold.timeline()
         head = {
             "run": self.source.run if self.source else Path(self.target).name,
             "state": self._state,
@@ -208,28 +208,8 @@ class Watch:
             head,
             self.seconds if at is None else min(max(at, 0.0), self.seconds),
             at is None and self._counted,
-            timeline.lanes,
+            self._fold.timeline().lanes if self._lanes is None else self._lanes,
         )
-
-
-def _begun(event: RunStarted) -> dict[str, Any]:
-    """Of the configuration only what a page shows: commands and folders are nobody's business."""
-    config = Config.recorded(event.config)
-    schedule = config.schedule
-    return {
-        "config": {
-            "steps": config.run.steps,
-            "kind": schedule.kind,
-            "groups": schedule.groups,
-            "executions": schedule.executions,
-            "phi": schedule.phi,
-            "mu": schedule.mu,
-            "cells": config.cells.count,
-            "standalone": config.cells.standalone,
-            "code": event.code_version,
-            "seed": event.seed,
-        }
-    }
 
 
 def _timed(ask: Ask, moment: Moment) -> tuple[Sections, float]:

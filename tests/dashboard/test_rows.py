@@ -10,8 +10,9 @@ import pytest
 from bus.log import Stored
 from schemas.calls import ModelCallRecorded
 from schemas.envelope import Commit, Producer
+from services.archive_columns import beside
 from services.dashboard import filling
-from services.dashboard.filling import filled
+from services.dashboard.kept import FILE, keep_rows, rows_of
 from services.dashboard.listing import COLUMNS, BadQuestion, Question, executions
 from services.dashboard.rows import changes, row
 from services.dashboard.watch import Watch
@@ -84,11 +85,36 @@ async def test_saying_everything_twice_changes_nothing() -> None:
 @pytest.mark.asyncio(loop_scope="session")
 async def test_an_archives_columns_give_the_same_rows_as_its_log(told: Told) -> None:
     pytest.importorskip("chdb")
-    asked, read = new(str(told.archive)), kept(tale())
-    asked._fill(await filled(told.archive))
+    asked, again, read = new(str(told.archive)), new(str(told.archive)), kept(tale())
+    asked._fill(*await rows_of(told.archive))
+    again._fill(*await rows_of(told.archive))  # as they were kept
     for moment in (*MOMENTS, 40.0):
-        assert await shown(asked, moment) == await shown(read, moment), moment
+        assert await shown(asked, moment) == await shown(again, moment) == await shown(read, moment), moment
     assert filling.is_large(str(told.archive)) is False
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_rows_that_are_kept_are_taken_where_they_are_this_archives(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("chdb")
+    await keep_rows(told.archive)
+    file = beside(told.archive) / FILE
+    whole, asked = file.read_bytes(), list[Path]()
+
+    async def filled(archive: Path) -> filling.Filled:
+        asked.append(archive)
+        return await ask(archive)
+
+    ask = filling.filled
+    monkeypatch.setattr(filling, "filled", filled)
+    await keep_rows(told.archive)
+    assert asked == []
+    for damage in (whole[:2000], b"", whole.replace(b'"shape":"', b'"shape":"0')):
+        file.write_bytes(damage)
+        await keep_rows(told.archive)
+        assert asked.pop() == told.archive
+        assert file.read_bytes() != damage
 
 
 async def test_what_is_sent_does_not_grow_with_the_run() -> None:
