@@ -3,9 +3,14 @@
 Each panel is a few sums as of a time; its size is bounded whatever the run's length.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from services.dashboard.store import Ask
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LEVELS = 240
 """Spans of time of the counters' picture."""
@@ -25,15 +30,10 @@ _READY = """
 SELECT COUNT(*) FROM groups WHERE ready_at <= :at AND (assigned_at IS NULL OR assigned_at > :at)
 """
 _VERSION = "SELECT MAX(version) FROM publications WHERE at <= :at"
-_LEVELS = """
-SELECT MIN(CAST(at / :width AS INTEGER), :last) AS place, MAX(d), MAX(p), MAX(f), MIN(w), MAX(w) FROM (
-    SELECT at, SUM(d) OVER past AS d, SUM(p) OVER past AS p, SUM(f) OVER past AS f, SUM(d - f) OVER past AS w FROM (
-        SELECT dispatched_at AS at, 1 AS d, 0 AS p, 0 AS f FROM executions WHERE dispatched_at <= :at
-        UNION ALL SELECT launched_at, 0, 1, 0 FROM executions WHERE launched_at <= :at
-        UNION ALL SELECT terminated_at, 0, 0, 1 FROM executions WHERE terminated_at <= :at ORDER BY 1
-    ) WINDOW past AS (ORDER BY at ROWS UNBOUNDED PRECEDING)
-) GROUP BY place ORDER BY place
-"""
+_TIMES = tuple(
+    f"SELECT {column} FROM executions WHERE {column} <= :at ORDER BY 1"  # noqa: S608 - names of ours
+    for column in ("dispatched_at", "launched_at", "terminated_at")
+)
 _RANKED = """
 WITH seen AS (SELECT DISTINCT version FROM executions WHERE dispatched_at <= :at), ranked AS (
     SELECT version, (ROW_NUMBER() OVER (ORDER BY version) - 1) * MIN(:columns, COUNT(*) OVER ()) / COUNT(*) OVER ()
@@ -106,12 +106,28 @@ def counters(ask: Ask, at: float) -> Panel:
 def levels(ask: Ask, at: float) -> Panel:
     """The counters at the end of each span of time in which they changed, with the least and most at large in it."""
     width = max(at, 1e-9) / LEVELS
-    found = ask(_LEVELS, {"at": at, "width": width, "last": LEVELS - 1})
+    times = [np.fromiter((when for (when,) in ask(sql, {"at": at})), float) for sql in _TIMES]
     return {
         "width": width,
-        "rows": [[(place + 1) * width, *counts] for place, *counts in found],
+        "rows": _counted(times, width) if any(map(len, times)) else [],
         "columns": ["seconds", "dispatched", "launched", "terminated", "least", "most"],
     }
+
+
+def _counted(times: list["NDArray[np.float64]"], width: float) -> list[list[Any]]:
+    """Rows of `levels`, of the times of each kind."""
+    together = np.concatenate(times)
+    order = np.argsort(together, kind="stable")
+    places = np.minimum((together[order] / width).astype(int), LEVELS - 1)
+    kinds = np.repeat(np.arange(len(times)), [len(each) for each in times])[order]
+    dispatched, launched, terminated = (np.cumsum(kinds == kind) for kind in range(len(times)))
+    large = dispatched - terminated
+    first = np.flatnonzero(np.diff(places, prepend=-1))
+    last = np.append(first[1:], len(places)) - 1
+    least, most = np.minimum.reduceat(large, first), np.maximum.reduceat(large, first)
+    ends = (places[last] + 1) * width
+    columns = (ends, dispatched[last], launched[last], terminated[last], least, most)
+    return [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def ends(ask: Ask, at: float) -> Panel:
