@@ -147,10 +147,10 @@ def _components() -> Json:
 
 
 def _describe(schema: Json, model: type[Model]) -> None:
-    """Add the sentence that stands under each field, and that every field is written, defaults too."""
+    """Add the sentence under each field, and which are always written: all but those that are left out when empty."""
     for field, sentence in _sentences(model.__module__).get(model.__name__, {}).items():
         schema["properties"][field]["description"] = sentence
-    schema["required"] = list(schema["properties"])
+    schema["required"] = [name for name in schema["properties"] if model.model_fields[name].exclude_if is None]
 
 
 @cache

@@ -95,7 +95,7 @@ class Local:
         entering = ("/bin/sh", "-c", ENTER, "gyre", *group.entries, "--") if group else ()
         inherited = {} if launch.own_limits else bounded(self.limits)
         try:
-            with _inherited(inherited):
+            with _inherited({kind: each for kind, each in inherited.items() if kind != resource.RLIMIT_NOFILE}):
                 process = subprocess.Popen(
                     (*entering, *launch.arguments),
                     cwd=command.folder,
@@ -187,7 +187,10 @@ def _harden(pid: int, limits: dict[int, int]) -> None:
 
 @contextlib.contextmanager
 def _inherited(limits: dict[int, int]) -> "Iterator[None]":
-    """What is started in here begins under these limits, which are ours too for that instant."""
+    """What is started in here begins under these limits, which are ours too for that instant.
+
+    One of open files cannot be given so: it may be lower than what this process has open, and starting opens more.
+    """
     own = {kind: resource.getrlimit(kind) for kind in limits}
     try:
         for kind, limit in limits.items():

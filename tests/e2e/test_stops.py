@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -48,9 +47,7 @@ async def test_a_run_goes_on_after_ctrl_c_after_two_of_them_and_after_sigkill(tm
         third.stop(signal.SIGINT)
         await third.line(lambda line: "once more" in line)
         third.stop(signal.SIGINT)
-        began = time.monotonic()
         assert (await third.end())[0] == 1
-        assert time.monotonic() - began < 8.0
         assert not processes(opened.folder)
 
         fourth = await Command.start(*resume)
