@@ -32,6 +32,7 @@ ARGUMENTS = (
     "--mem-fraction-static=0.5",
     "--max-total-tokens=16384",
     "--max-running-requests=16",
+    "--sleep-on-idle",  # it would keep one of few cores busy
 )
 
 
