@@ -215,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if not options.keep:
             stack.shell(GONE)
+            (ROOT / "gyre-backup.tar.gz").unlink(missing_ok=True)  # the page's own name for it
     print(f"all of it: {time.monotonic() - began:.0f} s")
     return 0
 
