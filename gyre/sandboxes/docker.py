@@ -23,12 +23,11 @@ from gyre.config_containers import DockerSection
 from gyre.sandboxes import doorway
 from gyre.sandboxes.docker_engine import Engine, NoContainer
 from gyre.sandboxes.docker_spec import LABEL, Body
-from gyre.sandboxes.owners import BOX, DOOR, Owner
+from gyre.sandboxes.owners import BOX, DOOR, Owner, Reaper
 from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError
 from gyre.sandboxes.watching import Output, first_ending, furnish, overfull, said_of
 
 LOG = logging.getLogger(__name__)
-_REAP_SECONDS = 30.0
 _NOBODY = "65534:65534"
 _SIGNALS = range(129, 160)
 _OPEN = "import signal; print('open', flush=True); signal.pause()"
@@ -53,7 +52,7 @@ class DockerSandbox:
         self._owner = Owner()
         self._numbers = itertools.count()
         self._live: set[str] = set()
-        self._reaper: asyncio.Task[None] | None = None
+        self._reaper = Reaper(self._reap)
 
     def address(self, url: str) -> str:
         """At its own loopback, where its doorway listens."""
@@ -62,7 +61,7 @@ class DockerSandbox:
     async def run(self, command: Command, stop: asyncio.Event | None = None) -> Ended:
         """See `Sandbox`."""
         began = time.monotonic()
-        await self._begin()
+        await self._reaper.begin()
         await asyncio.to_thread(furnish, command.box, *(int(each) for each in self._user.split(":")))
         async with self._container(command) as container:
             return await self._run(container, command, stop, began)
@@ -75,33 +74,13 @@ class DockerSandbox:
 
     async def close(self) -> None:
         """See `Sandbox`."""
-        if self._reaper is not None:
-            self._reaper.cancel()
-            await asyncio.gather(self._reaper, return_exceptions=True)
+        await self._reaper.stop()
+        if self._reaper.begun:
             with contextlib.suppress(SandboxError):
                 for each in await self._engine.labelled(f"gyre.owner={self._owner.name}"):
                     await self._engine.remove(each["Id"])
         await self._engine.close()
         self._owner.close()
-
-    async def _begin(self) -> None:
-        """Before the first command: remove what others left, from now on regularly."""
-        if self._reaper is None:
-            self._reaper = asyncio.create_task(self._reap_regularly())
-            try:
-                await self._reap()
-            except BaseException:
-                self._reaper.cancel()
-                self._reaper = None
-                raise
-
-    async def _reap_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(_REAP_SECONDS)
-            try:
-                await self._reap()
-            except SandboxError as error:
-                LOG.warning("%s", error)
 
     async def _reap(self) -> None:
         for each in await self._engine.labelled(LABEL):

@@ -23,11 +23,11 @@ from gyre.config_containers import KubernetesSection
 from gyre.sandboxes import owners
 from gyre.sandboxes.kubernetes_api import Api, Closed, NoPod, Outdated
 from gyre.sandboxes.kubernetes_spec import COMPONENT, CONTAINER, OWNER, SANDBOX, Body, host_of
+from gyre.sandboxes.owners import Reaper
 from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError
 from gyre.sandboxes.watching import Output, first_ending, furnish, overfull, said_of
 
 LOG = logging.getLogger(__name__)
-_REAP_SECONDS = 30.0
 _AGAIN_SECONDS = 1.0
 _LOGS_SECONDS = 30.0
 _END_SECONDS = 60.0  # for a node to say that it has killed what it was told to kill
@@ -62,7 +62,7 @@ class KubernetesSandbox:
         self._owner = owners.Owner()
         self._numbers = itertools.count()
         self._live: set[str] = set()
-        self._reaper: asyncio.Task[None] | None = None
+        self._reaper = Reaper(self._reap)
 
     def address(self, url: str) -> str:
         """The same: the cluster's network leads there, and nowhere else."""
@@ -71,7 +71,7 @@ class KubernetesSandbox:
     async def run(self, command: Command, stop: asyncio.Event | None = None) -> Ended:
         """See `Sandbox`."""
         began = time.monotonic()
-        await self._begin()
+        await self._reaper.begin()
         user, group = (int(each) for each in self._chosen.user.split(":"))
         await asyncio.to_thread(furnish, command.box, user, group)
         name = f"gyre-{self._owner.name}-{next(self._numbers)}"
@@ -94,28 +94,13 @@ class KubernetesSandbox:
 
     async def close(self) -> None:
         """See `Sandbox`."""
-        if self._reaper is not None:
-            self._reaper.cancel()
-            await asyncio.gather(self._reaper, return_exceptions=True)
+        await self._reaper.stop()
+        if self._reaper.begun:
             with contextlib.suppress(SandboxError):
                 for each in await self._api.labelled(f"{OWNER}={self._owner.name}"):
                     await self._api.delete(each["metadata"]["name"], 0)
         await self._api.close()
         self._owner.close()
-
-    async def _begin(self) -> None:
-        """Before the first command: remove what others left, from now on regularly."""
-        if self._reaper is None:
-            self._reaper = asyncio.create_task(self._reap_regularly())
-            await self._reap()
-
-    async def _reap_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(_REAP_SECONDS)
-            try:
-                await self._reap()
-            except SandboxError as error:
-                LOG.warning("%s", error)
 
     async def _reap(self) -> None:
         for each in await self._all():

@@ -4,18 +4,63 @@ The lock lies beside the boxes, so whoever sees those can tell. Where it cannot 
 machine), a container counts as left once its time is up.
 """
 
+import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+
+from gyre.sandboxes.port import SandboxError
 
 OWNER, LOCK, BOX, UNTIL = "gyre.owner", "gyre.lock", "gyre.box", "gyre.until"
 """Labels of a container: its owner, the owner's lock, the command's box, and when its time is surely up (UTC, s)."""
 DOOR = "gyre.door"
 """Label of a door: its folder, which is its owner's."""
 _SPARE_SECONDS = 600.0
+_REAP_SECONDS = 30.0
+LOG = logging.getLogger(__name__)
+
+
+class Reaper:
+    """Removes what owners that are gone have left: before the first command, and regularly from then on."""
+
+    def __init__(self, reap: Callable[[], Awaitable[None]]) -> None:
+        """`reap` looks once, and may raise SandboxError."""
+        self._reap = reap
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything may have been started."""
+        return self._task is not None
+
+    async def begin(self) -> None:
+        """Look once, if nobody has; where that fails, the next command tries again. Raises SandboxError."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._regularly())
+            try:
+                await self._reap()
+            except BaseException:
+                self._task.cancel()
+                self._task = None
+                raise
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _regularly(self) -> None:
+        while True:
+            await asyncio.sleep(_REAP_SECONDS)
+            try:
+                await self._reap()
+            except SandboxError as error:
+                LOG.warning("%s", error)
 
 
 class Owner:

@@ -20,7 +20,7 @@ from gyre.trainers.optimizer import global_norm, refuse_misfit
 from gyre.trainers.port import AccumulatorSpoilt, Applied, Finished, GradientRefused, Saved
 from gyre.trainers.ranks import RankProcesses
 from gyre.trainers.stats import Tally
-from schemas.training import MicroStepEnqueued, RatioMeasured
+from schemas.training import MicroStepEnqueued
 
 Shard = dict[str, Tensor]
 _MOMENTS = ("first", "second")
@@ -176,20 +176,9 @@ def finished(enqueued: MicroStepEnqueued, outcomes: Sequence[Outcome]) -> Finish
     """What a micro-step found, from what its ranks say."""
     tally, owners = outcomes[0].tally, outcomes[0].owners
     if enqueued.kind == "measure":
-        measured = ((execution, *tally.measured(index)) for execution, index in owners.items())
-        return Finished(measured=tuple(_measured(enqueued, *each) for each in measured))
+        return Finished(measured=tally.ratios(enqueued, owners))
     decisions = {index: decision for each in outcomes for index, decision in each.decisions.items()}
     return Finished(stats=tuple(tally.stats(index, each, decisions[index]) for each, index in owners.items()))
-
-
-def _measured(enqueued: MicroStepEnqueued, execution: str, log_ratio: float, count: int) -> RatioMeasured:
-    return RatioMeasured(
-        step=enqueued.step,
-        micro_step=enqueued.micro_step,
-        execution=execution,
-        log_ratio_sum=log_ratio,
-        count=count,
-    )
 
 
 def parameters_of(model: Path) -> tuple[dict[str, Tensor], frozenset[str]]:

@@ -1,10 +1,12 @@
 """Sums over one micro-step's targets, an execution at a time, in float64."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, distributed
 
 from gyre.rl.objective import Decision
-from schemas.training import ExecutionStats, Moments
+from schemas.training import ExecutionStats, MicroStepEnqueued, Moments, RatioMeasured
 
 _LARGEST_EXPONENT = 600.0  # a sum of exp() over a micro-step stays finite in float64
 
@@ -30,6 +32,20 @@ class Tally:
         """Add what the other ranks of a group (None: all) found of the same executions; all of them must call this."""
         distributed.all_reduce(self._sums, group=group)
         distributed.all_reduce(self._largest, distributed.ReduceOp.MAX, group=group)
+
+    def ratios(self, enqueued: MicroStepEnqueued, owners: Mapping[str, int]) -> tuple[RatioMeasured, ...]:
+        """What a micro-step that only measures found of each of its executions, by their indexes."""
+        sums = {execution: self.measured(index) for execution, index in owners.items()}
+        return tuple(
+            RatioMeasured(
+                step=enqueued.step,
+                micro_step=enqueued.micro_step,
+                execution=execution,
+                log_ratio_sum=log_ratio,
+                count=count,
+            )
+            for execution, (log_ratio, count) in sums.items()
+        )
 
     def measured(self, index: int) -> tuple[float, int]:
         """Sum of log rho, nats, and number of targets of execution `index`."""

@@ -24,7 +24,7 @@ from gyre.trainers.optimizer import Adam, AdamSettings, refuse_misfit
 from gyre.trainers.port import AccumulatorSpoilt, Applied, Finished, MicroStepRefused, Saved
 from gyre.trainers.recompute import Recompute
 from gyre.trainers.stats import Tally
-from schemas.training import MicroStepEnqueued, RatioMeasured
+from schemas.training import MicroStepEnqueued
 
 
 class TorchTrainer:
@@ -136,20 +136,7 @@ class TorchTrainer:
         return Finished(stats=tuple(tally.stats(index, each, decisions[index]) for each, index in owners.items()))
 
     def _measured(self, enqueued: MicroStepEnqueued, owners: dict[str, int], rows: list[RowTensors]) -> Finished:
-        tally = self._tally(rows, len(owners))
-        sums = {execution: tally.measured(index) for execution, index in owners.items()}
-        return Finished(
-            measured=tuple(
-                RatioMeasured(
-                    step=enqueued.step,
-                    micro_step=enqueued.micro_step,
-                    execution=execution,
-                    log_ratio_sum=log_ratio,
-                    count=count,
-                )
-                for execution, (log_ratio, count) in sums.items()
-            )
-        )
+        return Finished(measured=self._tally(rows, len(owners)).ratios(enqueued, owners))
 
     def _decide_spread(self, rows: list[RowTensors], decisions: dict[int, Decision], advantages: list[float]) -> None:
         """Measure first what lies in several rows: a ratio needs all of an execution's targets before any trains."""

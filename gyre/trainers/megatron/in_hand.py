@@ -14,7 +14,7 @@ from gyre.trainers.ranked import Outcome
 from gyre.trainers.ranks import RankLost
 from gyre.trainers.replayed import RowExperts
 from gyre.trainers.stream import Ended
-from schemas.training import ExpertAgreement, MicroStepEnqueued, Passage, RatioMeasured
+from schemas.training import ExpertAgreement, MicroStepEnqueued, Passage
 
 Tell = Callable[[str, Sequence[Any]], None]
 """Tells all ranks the same, without waiting."""
@@ -131,7 +131,9 @@ class InHand:
             return
         if kind == "measure":
             one = self._ones.pop(ticket)
-            self._ended.append(Ended(one.enqueued.micro_step, _measured(one.enqueued, next(filter(None, answers)))))
+            found: Outcome = next(filter(None, answers))
+            measured = found.tally.ratios(one.enqueued, found.owners)
+            self._ended.append(Ended(one.enqueued.micro_step, Finished(measured=measured)))
             return
         for through in (each for answer in answers for each in answer):
             self._pass(through)
@@ -167,19 +169,3 @@ def _agreed(sums: Tensor) -> ExpertAgreement | None:
     """(3,): choices, overlap, equal likeliest ones."""
     choices, overlap, top = sums.tolist()
     return ExpertAgreement(choices=int(choices), overlap=overlap / choices, top=top / choices) if choices else None
-
-
-def _measured(enqueued: MicroStepEnqueued, outcome: Outcome) -> Finished:
-    sums = {execution: outcome.tally.measured(index) for execution, index in outcome.owners.items()}
-    return Finished(
-        measured=tuple(
-            RatioMeasured(
-                step=enqueued.step,
-                micro_step=enqueued.micro_step,
-                execution=execution,
-                log_ratio_sum=log_ratio,
-                count=count,
-            )
-            for execution, (log_ratio, count) in sums.items()
-        )
-    )
