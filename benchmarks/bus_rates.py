@@ -1,5 +1,8 @@
 """The bus against nats-py's raw rates, same run, same server: `python benchmarks/bus_rates.py [--json] [--rounds N]`.
 
+`--fsync-ms 0.5` measures the shared sync alone, with every fsync of the server that much longer: a virtual machine's
+disk may say "synced" after 0.1 ms, others need milliseconds; the ratio follows that time. It needs Linux and strace.
+
 Each pair is measured in alternation and the medians are compared, so that a busy machine slows both sides. Bodies are
 whole commits of one small event (about 330 bytes): models that our side encodes and validates, bytes on the raw side.
 Clients and server share the machine; `cpu_ratio` compares
@@ -17,6 +20,7 @@ import asyncio
 import gc
 import itertools
 import json
+import shutil
 import statistics
 import sys
 import tempfile
@@ -31,6 +35,7 @@ import uvloop
 from nats.aio.client import Client
 from nats.js import JetStreamContext, api
 
+from bus import server as bus_server
 from bus import streams, subjects
 from bus.consumers import Projection
 from bus.jetstream import Bus
@@ -318,6 +323,28 @@ async def measure(rounds: int, scale: float) -> dict[str, dict[str, float]]:
     return found
 
 
+def slow_disk(folder: Path, milliseconds: float) -> None:
+    """Servers started from here on find each fsync that much longer (only that call is traced: seccomp)."""
+    if shutil.which("strace") is None:
+        raise SystemExit("--fsync-ms: strace is not installed; install it or leave the option out")
+    wrapper = folder / "nats-server"
+    calls = "fsync,fdatasync"
+    wrapper.write_text(
+        f"#!/bin/sh\nexec strace -D -f --seccomp-bpf -qq -o /dev/null -e trace={calls} "
+        f'-e inject={calls}:delay_exit={round(milliseconds * 1000)} {bus_server.binary()} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    bus_server.binary = lambda: str(wrapper)
+
+
+async def measure_shared_sync(rounds: int, scale: float, fsync_ms: float) -> dict[str, dict[str, float]]:
+    """The shared sync on a slower disk."""
+    with tempfile.TemporaryDirectory(prefix="gyre-bench-") as name:
+        slow_disk(Path(name), fsync_ms)
+        async with Bench("always", Path(name)) as bench:
+            return {"shared sync": await shared_sync(bench, max(1, int(5120 * scale) // CALLERS) * CALLERS, rounds)}
+
+
 WANTED = {"typed publish": 1.5, "shared sync": 5.0, "fenced work": 0.25, "replay": 0.4}
 
 
@@ -326,9 +353,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one object")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds of each side")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of events")
-    arguments = parser.parse_args()
-    found = uvloop.run(measure(arguments.rounds, arguments.scale))
-    if arguments.json:
+    parser.add_argument("--fsync-ms", type=float, default=0.0, help="make each fsync so much longer; shared sync only")
+    given = parser.parse_args()
+    if given.fsync_ms > 0:
+        found = uvloop.run(measure_shared_sync(given.rounds, given.scale, given.fsync_ms))
+    else:
+        found = uvloop.run(measure(given.rounds, given.scale))
+    if given.json:
         sys.stdout.write(json.dumps(found) + "\n")
         return
     for name, figures in found.items():
