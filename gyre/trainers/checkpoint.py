@@ -67,10 +67,13 @@ def _system_error(error: Exception, place: Path) -> OSError:
 
 
 def load_tensors(path: Path) -> "dict[str, Tensor]":
-    """Read a safetensors file; raises `WeightsRefused` if it is missing or damaged."""
+    """Read a safetensors file; raises `WeightsRefused` if it is missing, damaged or a folder of another format."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    if path.is_dir():
+        rule = 'go on with trainer.kind = "megatron"; trainer.checkpoint = "whole" saves what every kind reads'
+        raise WeightsRefused(f"{path}: Megatron's distributed format: {rule}")
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:

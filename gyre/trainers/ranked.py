@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from gyre.rl.experts import apart
 from gyre.rl.objective import Decision
 from gyre.trainers.checkpoint import load_tensors, save_tensors
 from gyre.trainers.optimizer import global_norm, refuse_misfit
@@ -126,7 +127,7 @@ class RankedTrainer:
 
     def restore(self, weights: Path, optimizer: Path) -> None:
         """See the port."""
-        state = load_tensors(optimizer)
+        state = apart(load_tensors(optimizer))
         expected = {
             f"{which}.{name}": torch.empty(shape, device="meta")
             for which in _MOMENTS

@@ -106,7 +106,7 @@ class TorchTrainer:
 
     def restore(self, weights: Path, optimizer: Path) -> None:
         """See the port."""
-        state = load_tensors(optimizer)
+        state = apart(load_tensors(optimizer))
         self._hold()
         refuse_misfit(self._optimizer().state(), state, str(optimizer))
         self.load(weights)
@@ -184,7 +184,9 @@ class TorchTrainer:
 
     def _optimizer(self) -> Adam:
         if self._adam is None:
-            self._adam = Adam({name: each.data for name, each in self._parameters.items()}, self._adam_settings)
+            # Under the names of files: experts apart, each a view, in the gradient's own order.
+            parameters = apart({name: each.data for name, each in self._parameters.items()})
+            self._adam = Adam(parameters, self._adam_settings)
         return self._adam
 
     def _refuse_spoilt(self) -> None:

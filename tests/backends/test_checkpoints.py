@@ -21,7 +21,7 @@ from gyre.trainers.checkpoint import locate, prune
 from gyre.trainers.manifest import Manifest
 from gyre.trainers.megatron.trainer import MegatronTrainer, Ranks
 from gyre.trainers.optimizer import AdamSettings
-from gyre.trainers.port import Saved, WeightsRefused
+from gyre.trainers.port import Saved, Trainer, WeightsRefused
 from tests.backends.conftest import SHIMS
 from tests.trainers import batch
 from tests.trainers.batch import TEMPERATURE
@@ -150,6 +150,28 @@ def test_experts_moments_are_shared_and_found_by_ranks_that_hold_other_experts(t
             other.apply(gradient * 2)
             found = load_file(tmp_path / other.save(tmp_path).weights.address)
         assert all(torch.allclose(each, expected[name], **LIKE) for name, each in found.items())
+
+
+def test_a_mixtures_files_go_from_the_torch_trainer_to_ranks_and_back(tmp_path: Path) -> None:
+    mixture = batch.tiny_mixture()
+    mixture.save_pretrained(tmp_path / "mixture")
+    size = sum(each.numel() for each in mixture.parameters())
+    gradient = torch.randn(size, generator=torch.Generator().manual_seed(3))
+    single = batch.trainer(adam=ADAM, model=mixture)
+    with closing(make(tmp_path / "mixture", 1, 1, data=2, expert=2)) as ranks:
+        single.apply(gradient)
+        ways: list[tuple[Trainer, Trainer]] = [(single, ranks), (ranks, single)]
+        for step, (writer, reader) in enumerate(ways):
+            saved = writer.save(tmp_path)
+            reader.restore(tmp_path / saved.weights.address, tmp_path / saved.optimizer.address)
+            assert reader.save(tmp_path) == saved
+            for each in (writer, reader):
+                each.apply(gradient * (step + 2))
+            mine, theirs = writer.save(tmp_path), reader.save(tmp_path)
+            for one, other in ((mine.weights, theirs.weights), (mine.optimizer, theirs.optimizer)):
+                found, expected = (load_file(tmp_path / each.address) for each in (one, other))
+                assert found.keys() == expected.keys()
+                assert all(torch.allclose(each, expected[name], **LIKE) for name, each in found.items())
 
 
 def test_what_is_damaged_is_refused_and_the_trainer_is_as_before(
