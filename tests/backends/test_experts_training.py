@@ -13,7 +13,7 @@ import pytest
 from gyre.models.load import NANO
 from tests.backends.conftest import ARGUMENTS
 from tests.backends.mixtures import make_mixture, save
-from tests.backends.test_training import gyre
+from tests.backends.runs import gyre, write_run
 
 pytestmark = pytest.mark.timeout(900)
 TASK = {
@@ -24,51 +24,19 @@ TASK = {
 }
 
 
-def config(model: Path, tasks: Path) -> str:
-    arguments = [*ARGUMENTS, "--mem-fraction-static=0.3"]
-    harness = ["{python}", "-I", "-S", str(Path(__file__).parent / "two_turns.py")]
-    return f"""
-[run]
-name = "mixture"
-steps = 3
-[model]
-path = {json.dumps(str(model))}
-[schedule]
-groups = 2
-executions = 4
-mu = 2
-phi = 0.5
-[cells]
-count = 2
-concurrency = 8
-lost_after_seconds = 60
-[tasks]
-train = {json.dumps(str(tasks))}
-heldout = {json.dumps(str(tasks))}
-[evaluation]
-episodes = 0
-[rollout]
-max_tokens = 32
-context_tokens = 512
-tool_parser = "none"
-[harness]
-command = {json.dumps(harness)}
-[packing]
-row_tokens = 1024
-micro_step_tokens = 1024
-share_prefixes = false
-[optimizer]
-lr = 1e-4
-[engine]
-kind = "sglang"
-arguments = {json.dumps(arguments)}
-environment = {{ SGLANG_USE_CPU_ENGINE = "1", OMP_NUM_THREADS = "1" }}
-[trainer]
-kind = "megatron"
-tensor = 2
-expert = 2
-backend = "gloo"
-"""
+def write_mixture(folder: Path, model: Path, tasks: Path) -> Path:
+    """Routing replay needs an engine that tells experts: a server a cell."""
+    environment = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"}
+    return write_run(
+        folder,
+        "mixture",
+        model={"path": str(model)},
+        tasks={"train": str(tasks), "heldout": str(tasks)},
+        rollout={"max_tokens": 32, "tool_parser": "none"},
+        harness={"command": ["{python}", "-I", "-S", str(Path(__file__).parent / "two_turns.py")]},
+        engine={"kind": "sglang", "arguments": [*ARGUMENTS, "--mem-fraction-static=0.3"], "environment": environment},
+        trainer={"tensor": 2, "expert": 2},
+    )
 
 
 @pytest.fixture
@@ -92,7 +60,7 @@ def tasks(tmp_path: Path) -> Path:
 
 
 def test_three_elastic_steps_take_again_the_experts_that_engines_took(tmp_path: Path, model: Path, tasks: Path) -> None:
-    (tmp_path / "mixture.toml").write_text(config(model, tasks))
+    write_mixture(tmp_path, model, tasks)
     result = gyre(tmp_path, "train", "mixture.toml")
     assert result["dispatched"] == result["launched"] == result["terminated"] == 24
     assert result["micro_steps"] == result["micro_steps_committed"] > 0

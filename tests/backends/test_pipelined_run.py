@@ -1,6 +1,5 @@
 """A whole run whose cells train in pipelines of two real megatron-core ranks, which stay filled over each batch."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,48 +7,22 @@ import pytest
 from bus.archive_log import open_archive
 from schemas.training import MicroStepCompleted, MicroStepEnqueued, Passage
 from services.source import messages
-from tests.backends.test_training import gyre
+from tests.backends.runs import agent, gyre, write_run
 
 pytestmark = pytest.mark.timeout(600)
-HARNESS = ["{python}", "-I", "-S", "{reference}", "--max-turns", "4", "--max-tokens", "48"]
-CONFIG = f"""
-[run]
-name = "pipelined"
-steps = 3
-[schedule]
-groups = 4
-executions = 4
-mu = 1
-phi = 0.5
-rho_min = 0.25
-tau_seconds = 0.05
-[cells]
-count = 2
-concurrency = 8
-lost_after_seconds = 60
-[tasks]
-train = "words:12:train"
-heldout = "words:4:heldout"
-[evaluation]
-episodes = 0
-[rollout]
-max_tokens = 48
-context_tokens = 384
-[harness]
-command = {json.dumps(HARNESS)}
-[packing]
-row_tokens = 384
-micro_step_tokens = 384
-share_prefixes = false
-[trainer]
-kind = "megatron"
-pipeline = 2
-backend = "gloo"
-"""
 
 
 async def test_each_cell_starts_up_and_drains_once_a_batch(tmp_path: Path) -> None:
-    (tmp_path / "pipelined.toml").write_text(CONFIG)
+    write_run(
+        tmp_path,
+        "pipelined",
+        schedule={"groups": 4, "mu": 1, "rho_min": 0.25, "tau_seconds": 0.05},
+        tasks={"train": "words:12:train", "heldout": "words:4:heldout"},
+        rollout={"context_tokens": 384},
+        harness=agent(4, 48),
+        packing={"row_tokens": 384, "micro_step_tokens": 384},
+        trainer={"pipeline": 2},
+    )
     result = gyre(tmp_path, "train", "pipelined.toml")
     assert result["micro_steps"] == result["micro_steps_committed"] > 3
     assert result["targets_at_equal_weights"] > 50
