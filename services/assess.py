@@ -12,9 +12,9 @@ from pathlib import Path
 from bus import subjects
 from bus.errors import Conflict
 from bus.log import BusPort, Expect
+from gyre.core.tree import Called
 from gyre.errors import GyreError
 from gyre.tasks.folder import load_tasks
-from schemas.calls import ModelCallRecorded
 from schemas.dispatch import ExecutionDispatched, ExecutionTerminated
 from schemas.refs import StateRef
 from schemas.rewards import AssessmentRecorded
@@ -108,11 +108,13 @@ async def _running(place: Place, bus: BusPort, execution: str) -> tuple[str, int
 async def _last_call(place: Place, bus: BusPort, execution: str) -> str | None:
     last = await bus.calls.last(subjects.call(place.run, execution))
     event = last.commit.events[-1] if last and last.commit else None
-    return event.call if isinstance(event, ModelCallRecorded) else None
+    return event.call if isinstance(event, Called) else None
 
 
 def _copied(source: Path, box: Path) -> bytes:
     """The archive of a folder in which somebody works; nothing in it is touched."""
+    if source.is_symlink():  # it may lead to the host's files
+        raise AssessError(f"workspace {source}: a link lies in its place; what it has made so far cannot be copied")
     for left in reversed(range(_TRIES)):
         workspace.clear(box)
         try:

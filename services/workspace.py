@@ -1,7 +1,8 @@
 """Workspaces: made from a task's environment, preserved as an archive, restored from one into a fresh folder.
 
 An archive is deterministic: the same files give the same bytes, whoever owned them and whenever they were written. It
-holds folders, files and links that stay inside; devices, sockets, pipes and links that lead out are left behind.
+holds folders, files and links that stay inside; devices, sockets, pipes, links that lead out and what lies deeper than
+paths go are left behind. A link in the place of the workspace itself leads nowhere: it may lead to the host's files.
 """
 
 import contextlib
@@ -24,6 +25,9 @@ from gyre.tasks.unpack import stays
 
 MOST_BYTES = 64 << 20
 MOST_ENTRIES = 20_000
+_NAME = 256  # bytes that one name and its slash may take
+_LONGEST = 3000  # bytes of a name in an archive: below any folder of ours it is still a path that the kernel takes
+_LOOK = 0o500  # to list a folder, and to look at what is in it
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN
 
@@ -81,7 +85,12 @@ def clear(box: Path) -> None:
 
 
 def preserve(workspace: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """The archive of a workspace in which nothing runs any more. Raises WorkspaceError for one that is too large."""
+    """The archive of a workspace in which nothing runs any more.
+
+    Raises WorkspaceError for one that is too large, or is no folder (any more).
+    """
+    if not stat.S_ISDIR(os.lstat(workspace).st_mode):
+        raise WorkspaceError("workspace: something else lies in its place; it is not kept")
     body = io.BytesIO()
     left = most_bytes
     with tarfile.open(fileobj=body, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -120,16 +129,16 @@ def _entries(root: Path) -> Iterator[tuple[str, str]]:
         found = sorted(_listed(folder))
         for name in found:
             yield f"{folder}/{name}", prefix + name
-        inner = [name for name in found if stat.S_ISDIR(os.lstat(f"{folder}/{name}").st_mode)]
+        near = [name for name in found if len(os.fsencode(prefix + name)) + _NAME <= _LONGEST]
+        inner = [name for name in near if stat.S_ISDIR(os.lstat(f"{folder}/{name}").st_mode)]
         pending += [(f"{prefix}{name}/", f"{folder}/{name}") for name in reversed(inner)]
 
 
 def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 (names, not paths)
-    except PermissionError:
-        os.chmod(folder, 0o700)  # noqa: PTH101 (its own mode is in the archive already)
-        return os.listdir(folder)  # noqa: PTH208
+    mode = stat.S_IMODE(os.lstat(folder).st_mode)
+    if mode & _LOOK != _LOOK:
+        os.chmod(folder, mode | _LOOK)  # noqa: PTH101 (its own mode is in the archive already)
+    return os.listdir(folder)  # noqa: PTH208 (names, not paths)
 
 
 def _add(archive: tarfile.TarFile, path: str, name: str, left: int) -> int:

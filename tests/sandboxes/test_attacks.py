@@ -124,6 +124,19 @@ async def test_what_is_left_behind_can_be_kept_and_cleared(boxes: Path, stand: S
         assert not folder.exists()
 
 
+@pytest.mark.parametrize("leads", ["/etc", "../secret", "."])
+async def test_a_link_in_the_place_of_a_workspace_gets_nothing_kept(boxes: Path, stand: Stand, leads: str) -> None:
+    (boxes / "secret").mkdir()
+    (boxes / "secret/plan").write_text(SECRET)
+    script = "import os, sys; os.rename('../ws', '../was'); os.symlink(sys.argv[1], '../ws'); print('TRIED')"
+    ended = await stand.sandbox.run(stand.command(boxes / "box", script, leads))
+    assert ended.last_line == "TRIED", ended
+    with pytest.raises(workspace.WorkspaceError, match="something else lies in its place"):
+        workspace.preserve(boxes / "box/ws")
+    workspace.clear(boxes / "box")
+    assert (boxes / "secret/plan").read_text() == SECRET
+
+
 async def test_only_its_reach_is_reached(tmp_path: Path, stand: Stand) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"reached " + await reader.readline())

@@ -1,6 +1,9 @@
+import contextlib
 import io
 import os
 import tarfile
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,58 @@ def test_links_that_lead_out_pipes_and_sockets_are_left_behind(tmp_path: Path) -
     (place / "kept").write_text("kept")
     with tarfile.open(fileobj=io.BytesIO(preserve(place))) as archive:
         assert archive.getnames() == ["kept"]
+
+
+@pytest.mark.parametrize("leads", ["/etc", "../tests", "nowhere", "ws"])
+def test_a_link_in_the_place_of_a_workspace_is_not_followed(tmp_path: Path, leads: str) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/solution").write_text("of the host")
+    (tmp_path / "box").mkdir()
+    (tmp_path / "box/ws").symlink_to(leads)
+    with pytest.raises(WorkspaceError, match="something else lies in its place"):
+        preserve(tmp_path / "box/ws")
+
+
+def test_what_lies_deeper_than_paths_go_is_left_behind_and_the_rest_kept(tmp_path: Path) -> None:
+    place = tmp_path / "ws"
+    place.mkdir()
+    (place / "kept").write_text("kept")
+    here = os.open(place, os.O_PATH)
+    for _ in range(20):
+        os.mkdir("n" * 250, dir_fd=here)
+        below = os.open("n" * 250, os.O_PATH, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    restore(preserve(place), tmp_path / "again")
+    assert (tmp_path / "again/kept").read_text() == "kept"
+    assert (tmp_path / "again" / "/".join(["n" * 250] * 10)).is_dir()
+    clear(place)
+
+
+def test_folders_that_may_be_listed_and_not_entered_are_kept_by_any_user() -> None:
+    with tempfile.TemporaryDirectory() as name, without_root(Path(name)):
+        place = Path(name, "ws")
+        (place / "half").mkdir(parents=True)
+        (place / "half/inside").write_text("kept")
+        (place / "half").chmod(0o400)
+        with tarfile.open(fileobj=io.BytesIO(preserve(place))) as tar:
+            assert tar.getnames() == ["half", "half/inside"]
+            assert tar.getmember("half").mode == 0o400
+        clear(place)
+
+
+@contextlib.contextmanager
+def without_root(folder: Path) -> Iterator[None]:
+    """As a user whom modes of files bind, and who owns this folder."""
+    before = os.geteuid()
+    user = before or 65534
+    os.chown(folder, user, -1)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
 
 
 def test_a_workspace_that_is_too_large_is_refused_with_its_limit(tmp_path: Path) -> None:
