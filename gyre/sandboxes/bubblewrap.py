@@ -30,6 +30,7 @@ _FIXED = (
 _SMALL_SHARE, _SMALL_BYTES = 8, 256 << 20  # what folders in memory may hold: an eighth of the memory, at most this
 _DOOR, _ENTER = "/run/gyre/door", "/run/gyre/enter.py"
 _PROBE_SECONDS = 20.0
+_EXITED, _STATUS_BYTES = b'"exit-code"', 4096  # what bwrap says, where no command hears it, of one that it started
 _KINDS = {
     "core": resource.RLIMIT_CORE,
     "data": resource.RLIMIT_DATA,
@@ -68,11 +69,12 @@ class BubblewrapSandbox:
         """See `Sandbox`. An exit code above 128 may be the signal that ended it, plus 128."""
         command.box.mkdir(parents=True, exist_ok=True)
         async with _reaching(command) as door:
-            with self._filtered() as descriptors:
-                arguments = self._arguments(command, door, descriptors)
-                launch = Launch(arguments, _ask, own_limits=True, descriptors=descriptors)
+            with self._filtered() as filters, _memory_file() as status:
+                arguments = self._arguments(command, door, filters, status)
+                launch = Launch(arguments, _ask, own_limits=True, descriptors=(*filters, status))
                 ended = await self._local.run(command, launch, stop)
-        if ended.exit_code == 1 and ended.output.startswith(b"bwrap: ") and b"execvp" not in ended.output:
+                begun = _EXITED in os.pread(status, _STATUS_BYTES, 0)
+        if (ended.ending, ended.exit_code, begun) == ("exited", 1, False):
             raise SandboxError(f"command {command.arguments[0]!r}: cannot be started: {ended.last_line}")
         return ended
 
@@ -98,12 +100,12 @@ class BubblewrapSandbox:
         finally:
             os.close(descriptor)
 
-    def _arguments(self, command: Command, door: Path | None, filters: tuple[int, ...]) -> tuple[str, ...]:
+    def _arguments(self, command: Command, door: Path | None, filters: tuple[int, ...], status: int) -> tuple[str, ...]:
         python, needs = interpreter()
         shown = (*self._visible, *command.visible, *(needs if door else ()))
         small = min(self._limits.memory_bytes // _SMALL_SHARE, _SMALL_BYTES)
         places = [word for each in filters for word in ("--seccomp", str(each))]
-        places += ["--chdir", str(command.folder)]
+        places += ["--json-status-fd", str(status), "--chdir", str(command.folder)]
         entering: tuple[str, ...] = ()
         if door:
             places += ["--ro-bind", str(door), _DOOR, "--ro-bind", str(doorway.ENTER), _ENTER]
@@ -141,6 +143,15 @@ def needed(program: str, package: str) -> str:
     if found is None:
         raise SandboxError(f"{program} is not installed: install the package {package}")
     return found
+
+
+@contextlib.contextmanager
+def _memory_file() -> Iterator[int]:
+    descriptor = os.memfd_create("gyre-status")
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.asynccontextmanager

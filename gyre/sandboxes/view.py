@@ -57,13 +57,14 @@ def view(
         arguments += ["--ro-bind", str(path), f"/etc/{path.name}"]
     inner, outer = _apart(visible, hidden)
     arguments += [word for path in outer for word in ("--ro-bind", str(path), str(path))]
-    if hidden and any(hidden.is_relative_to(path) for path in outer):
-        arguments += ["--tmpfs", str(hidden)]
+    veil = [str(hidden)] if hidden and any(hidden.is_relative_to(path) for path in outer) else []
+    arguments += [word for path in veil for word in ("--tmpfs", path)]
     arguments += [word for path in inner for word in ("--ro-bind", str(path), str(path))]
     arguments += ["--bind", str(box), str(box)]
     for name, path in places:
         arguments += ["--bind" if path.is_relative_to(box) else "--ro-bind", str(path), name]
-    return [*arguments, "--remount-ro", "/"]
+    closed = [word for path in (*veil, "/") for word in ("--remount-ro", path)]
+    return [*arguments, *closed]
 
 
 def interpreter() -> tuple[str, tuple[Path, ...]]:

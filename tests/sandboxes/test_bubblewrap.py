@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,29 @@ async def test_what_is_hidden_stays_so_in_something_visible(tmp_path: Path) -> N
         (run / name).parent.mkdir(parents=True)
         (run / name).write_text("")
     made = BubblewrapSandbox(LIMITS, (tmp_path / "home",), hidden=run)
-    ended = await made.run(shell(run / "work/x", f"find {tmp_path}/home -type f", (run / "tasks/t/tests",)))
+    script = f"for path in {run} {run}/work {run}/users; do touch $path/new || :; done; find {tmp_path}/home -type f"
+    ended = await made.run(shell(run / "work/x", f"({script}) 2>/dev/null", (run / "tasks/t/tests",)))
     await made.close()
     assert sorted(ended.output.decode().split()) == [f"{run}/tasks/t/tests/test.sh", f"{run}/work/x/ws/mine"]
+
+
+@works_here
+@pytest.mark.parametrize("said", ["bwrap: no", "bwrap: execvp x", "prlimit: failed", '{ "exit-code": 1 }'])
+async def test_no_command_can_say_that_it_was_never_started(
+    tmp_path: Path, sandbox: BubblewrapSandbox, said: str
+) -> None:
+    """Its work would count as none: it would be left out instead of scored."""
+    script = f"for n in 3 4 5 6 7 8 9; do echo '{said}' >&$n; done 2>/dev/null; echo '{said}'; exit 1"
+    ended = await sandbox.run(shell(tmp_path, script))
+    assert (ended.ending, ended.exit_code, ended.last_line) == ("exited", 1, said)
+
+
+@works_here
+async def test_one_that_was_never_started_is_said_so(tmp_path: Path, sandbox: BubblewrapSandbox) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    command = replace(shell(tmp_path / "box", "true"), folder=tmp_path / "elsewhere")
+    with pytest.raises(SandboxError, match=r"cannot be started: bwrap: Can't chdir"):
+        await sandbox.run(command)
 
 
 @works_here
