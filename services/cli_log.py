@@ -9,9 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from bus.archive import import_run
-from bus.archive_log import open_archive
-from bus.credentials import server_of
 from bus.log import Stored
 from gyre.errors import GyreError
 from schemas.envelope import COMMIT
@@ -116,23 +113,9 @@ def import_command(path: Annotated[Path, typer.Argument(help="Archive to read.")
 
     Example: gyre log import demo.jsonl.zst --runs elsewhere
     """
+    from services.importing import bring
 
-    async def work() -> str:
-        with open_archive(path) as archive:
-            name = archive.run
-        folder = (runs / name).absolute()
-        if folder.exists():
-            raise GyreError(f"folder {folder}: exists already; import elsewhere with --runs")
-        folder.mkdir(parents=True)
-        server = server_of(folder, name, "always").start()
-        try:
-            await import_run(server.url, path, folder)
-            Note(name, server.url, "always").write(folder)
-        finally:
-            server.stop()
-        return name
-
-    typer.echo(_run(work()))
+    typer.echo(_run(bring(path, runs)))
 
 
 @app.command()
