@@ -23,6 +23,7 @@ from gyre.config_containers import DockerSection
 from gyre.sandboxes import doorway
 from gyre.sandboxes.docker_engine import Engine, NoContainer
 from gyre.sandboxes.docker_spec import LABEL, Body
+from gyre.sandboxes.family import descendants
 from gyre.sandboxes.owners import BOX, DOOR, Owner, Reaper
 from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError
 from gyre.sandboxes.watching import Output, first_ending, furnish, overfull, said_of
@@ -195,7 +196,7 @@ class DockerSandbox:
     ) -> Ending:
         """Wait for whatever ends it first; if that is not itself, ask it to end, then kill it."""
         limits: dict[Ending, Awaitable[None]] = {
-            "disk": overfull(command.box, self._limits),
+            "disk": self._overfull(container, command.box),
             "processes": self._crowded(container),
             "output": output.too_much(),
         }
@@ -207,6 +208,11 @@ class DockerSandbox:
                 await self._engine.kill(container, "SIGKILL")
         return ending
 
+    async def _overfull(self, container: str, box: Path) -> None:
+        """Returns when it holds more than it may; what it deleted counts where its processes are seen here."""
+        first = (await self._engine.inspect(container))["State"]["Pid"]
+        await overfull(box, self._limits, lambda: _seen(container, first))
+
     async def _crowded(self, container: str) -> None:
         """Returns when it has as many processes as it may."""
         while True:
@@ -216,6 +222,15 @@ class DockerSandbox:
 
     async def _lacked_memory(self, container: str) -> bool:
         return bool((await self._engine.inspect(container))["State"]["OOMKilled"])
+
+
+def _seen(container: str, first: int) -> tuple[int, ...]:
+    """The processes of a container, where `first` is its first one here too and not only on the engine's machine."""
+    try:
+        ours = container in Path(f"/proc/{first}/cgroup").read_text()
+    except OSError:
+        return ()
+    return (first, *descendants(first)) if ours else ()
 
 
 def _forget(door: Path) -> None:

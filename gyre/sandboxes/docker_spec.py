@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gyre.sandboxes.port import Command, Limits, SandboxError
+from gyre.sandboxes.port import NO_CORE, Command, Limits, SandboxError
 from gyre.sandboxes.shown import environment, outermost, veiled
 
 LABEL = "gyre.sandbox"
@@ -48,9 +48,14 @@ class Body:
                 "PidsLimit": self.limits.processes,
                 "NanoCpus": int((self.limits.cpus or 0) * 1e9),
                 "Mounts": [each for each in seen if each],
-                "Ulimits": [_ulimit("fsize", self.limits.file_bytes), _ulimit("nofile", self.limits.open_files)],
+                "Ulimits": [_ulimit(name, most) for name, most in self._most().items()],
             },
         }
+
+    def _most(self) -> dict[str, int]:
+        """What each process of it may have."""
+        limits = self.limits
+        return {"fsize": limits.file_bytes, "nofile": limits.open_files, "core": NO_CORE}
 
     def door(self, arguments: tuple[str, ...], folder: Path, image: str, labels: Mapping[str, str]) -> dict[str, Any]:
         """The container whose network a command shares; `folder` holds the way out of it, and is this process's own."""
@@ -109,6 +114,7 @@ class Body:
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges:true"],
             "IpcMode": "private",
+            "CgroupnsMode": "private",
             "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={self.scratch_mb}m"},  # noqa: S108 - in the image
             "LogConfig": {"Type": "none"},
             "RestartPolicy": {"Name": "no"},

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +15,17 @@ class Family:
 
     processes: int
     memory_bytes: int
-    """Resident and not shared."""
+    """Resident; what some share counts once, by the one that has most of it."""
 
 
 def family(leader: int, most: int) -> Family:
     """Count, and look no further once there are more than `most` processes."""
-    processes = pages = 0
+    processes = private = shared = 0
     for pid in (leader, *itertools.islice(descendants(leader), most)):
-        pages += _private_pages(pid)
+        own, common = _memory(pid)
+        private, shared = private + own, max(shared, common)
         processes += 1
-    return Family(processes, pages * _PAGE_BYTES)
+    return Family(processes, private + shared)
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -48,9 +48,16 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def _private_pages(pid: int) -> int:
+def _memory(pid: int) -> tuple[int, int]:
+    """Resident bytes of a process that are its own, and that others may share: no files, which can be read again."""
     try:
-        _, resident, shared, *_ = (_PROC / str(pid) / "statm").read_text().split()
-    except (OSError, ValueError):
-        return 0
-    return int(resident) - int(shared)
+        words = (_PROC / str(pid) / "status").read_bytes()
+    except OSError:
+        return 0, 0
+    return _kilobytes(words, b"\nRssAnon:"), _kilobytes(words, b"\nRssShmem:")
+
+
+def _kilobytes(words: bytes, name: bytes) -> int:
+    """Bytes of one line; a process that has ended has none."""
+    _, found, rest = words.partition(name)
+    return int(rest.split(None, 1)[0]) << 10 if found else 0

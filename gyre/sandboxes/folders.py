@@ -25,6 +25,7 @@ class Size:
 def measure(folder: Path, most: int | None = None) -> Size:
     """The size of a folder that may change meanwhile; not counted on beyond so many entries, nor below `_DEEP`."""
     size = entries = deepest = 0
+    linked = set[int]()
     pending = [os.fsencode(folder)]
     while pending:
         path = pending.pop()
@@ -32,9 +33,13 @@ def measure(folder: Path, most: int | None = None) -> Size:
         for entry in _entries(path):
             entries += 1
             with contextlib.suppress(OSError):
-                size += entry.stat(follow_symlinks=False).st_blocks * _BLOCK
-                if entry.is_dir(follow_symlinks=False) and len(path) <= _DEEP:
+                found, folder_too = entry.stat(follow_symlinks=False), entry.is_dir(follow_symlinks=False)
+                if folder_too or found.st_nlink == 1 or found.st_ino not in linked:  # a file of many names counts once
+                    size += found.st_blocks * _BLOCK
+                if folder_too and len(path) <= _DEEP:
                     pending.append(entry.path)
+                elif found.st_nlink > 1:
+                    linked.add(found.st_ino)
             if most is not None and entries > most:
                 return Size(size, entries, deepest)
     return Size(size, entries, deepest)

@@ -56,14 +56,19 @@ class Group:
         """Processes that were ended because memory ran out."""
         return max(_count(self.folders, "memory", name, "oom_kill") for name in ("memory.oom_control", "memory.events"))
 
+    @property
+    def members(self) -> set[int]:
+        """Processes in it."""
+        return {pid for folder in _apart(self.folders) for pid in _members(folder)}
+
     def kill(self) -> bool:
         """Kill all that is in it, and let nothing more be started; False once nothing was."""
         with contextlib.suppress(OSError):
             _write(self.folders, "pids", ("pids.max",), "0")
-        members = {pid for folder in _apart(self.folders) for pid in _members(folder)}
-        for pid in members:
+        found = self.members
+        for pid in found:
             kill(pid)
-        return bool(members)
+        return bool(found)
 
     def remove(self) -> None:
         """Take the groups away, once nothing is in them."""

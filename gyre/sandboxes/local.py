@@ -14,7 +14,7 @@ from typing import Any
 from gyre.sandboxes.groups import ENTER, Group, Groups
 from gyre.sandboxes.orphans import MARK, Orphanage
 from gyre.sandboxes.output import Tail
-from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError
+from gyre.sandboxes.port import NO_CORE, Command, Ended, Ending, Limits, SandboxError
 from gyre.sandboxes.watch import Watch
 
 _USERS = 4  # the kernel counts all processes of a user, also those of other commands; root's it does not count
@@ -124,7 +124,7 @@ class Local:
         stop: asyncio.Event | None,
     ) -> Ending:
         """Wait for whatever ends it first, and if that is not itself, ask it to end."""
-        overrun = asyncio.ensure_future(watch.overrun(leader))
+        overrun = asyncio.ensure_future(watch.overrun(leader, self._orphans.bury))
         stopped = asyncio.ensure_future(stop.wait()) if stop else None
         watches: list[asyncio.Future[Any]] = [exited, overrun, *([stopped] if stopped else [])]
         try:
@@ -146,7 +146,7 @@ class Local:
 def bounded(limits: Limits) -> dict[int, int]:
     """Resource limits, none above what this process itself may have."""
     wanted = {
-        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CORE: NO_CORE,
         resource.RLIMIT_DATA: limits.memory_bytes,
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NOFILE: limits.open_files,

@@ -39,6 +39,14 @@ class Orphanage:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
+    def bury(self) -> None:
+        """Reap those of running commands that have ended: until then each counts as a process of its command."""
+        for pid in _children():
+            if pid not in self._others and pid not in self.leaders:
+                process = _process(pid)
+                if process is not None and process.zombie and process.session in self.leaders:
+                    _reap(pid)
+
     def sweep(self, session: int, box: Path) -> bool:
         """Kill and reap the orphans of one command; False once none was found, so that none can come any more."""
         found = False
@@ -50,8 +58,7 @@ class Orphanage:
             if ours and not process.zombie:
                 kill(pid)
             elif process.zombie:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+                _reap(pid)
         return found
 
 
@@ -79,6 +86,11 @@ def kill(pid: int) -> None:
     """End a process, if it is there and may be ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
 
 
 def _children() -> list[int]:

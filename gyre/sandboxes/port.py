@@ -15,6 +15,10 @@ each sandbox tells those that it can."""
 OUTPUT_BYTES = 1 << 16
 """How much of the end of a command's output is kept."""
 
+NO_CORE = 1
+"""Bytes of a crashed process that are kept: with 0, a program of the host that the kernel hands crashes to (a pipe as
+`core_pattern`) would still be given each of them."""
+
 
 class SandboxError(GyreError):
     """A sandbox does not work here, or a command could not be started in it; one line saying which and why."""

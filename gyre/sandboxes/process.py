@@ -17,6 +17,14 @@ from gyre.sandboxes.port import Command, Ended, Limits
 
 # What a command needs none of: to mount, to trace, to load, to set clocks and networks, to make devices.
 _NEEDLESS = (
+    "audit_control",
+    "audit_read",
+    "audit_write",
+    "block_suspend",
+    "lease",
+    "mac_admin",
+    "mac_override",
+    "wake_alarm",
     "sys_admin",
     "sys_boot",
     "sys_module",
@@ -33,6 +41,8 @@ _NEEDLESS = (
     "net_raw",
     "syslog",
 )
+_NEWER = (38, 39, 40)  # perfmon, bpf, checkpoint_restore: not every setpriv knows their names, nor every kernel them
+_LAST = Path("/proc/sys/kernel/cap_last_cap")
 _SETPCAP = 8
 
 
@@ -72,6 +82,7 @@ def _wrapper() -> tuple[str, ...]:
     setpriv = shutil.which("setpriv")
     if not setpriv:
         return ()
-    without = ",".join(f"-{name}" for name in _NEEDLESS)
+    last = int(_LAST.read_text())
+    without = ",".join((*(f"-{name}" for name in _NEEDLESS), *(f"-cap_{each}" for each in _NEWER if each <= last)))
     fewer = ("--bounding-set", without, "--inh-caps", "-all") if _may_drop() else ()
     return (setpriv, "--pdeathsig", "KILL", "--no-new-privs", *fewer, "--")

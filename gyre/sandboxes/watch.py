@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gyre.sandboxes.family import family
+from gyre.sandboxes.family import descendants, family
 from gyre.sandboxes.folders import measure, too_deep
 from gyre.sandboxes.groups import Group
+from gyre.sandboxes.nameless import nameless
 from gyre.sandboxes.output import Tail
 from gyre.sandboxes.port import Ending, Limits
 
@@ -27,18 +30,19 @@ class Watch:
         self.reason = ""
         """What was too much, in one line."""
 
-    async def overrun(self, leader: int) -> Ending:
-        """Returns when a limit is exceeded: which."""
+    async def overrun(self, leader: int, bury: Callable[[], None]) -> Ending:
+        """Returns when a limit is exceeded: which. `bury` is called before processes are counted."""
         looked, free = time.monotonic(), _free(self._box)
         while True:
             await asyncio.sleep(min(_POLL_SECONDS, self._limits.look_seconds))
+            bury()
             if ending := self._counted(leader):
                 return ending
             now, left = time.monotonic(), _free(self._box)
             if now - looked < self._limits.look_seconds and free - left < _SUDDEN * self._limits.disk_bytes:
                 continue
-            if await asyncio.to_thread(self._overfull):
-                return "disk"
+            if ending := await asyncio.to_thread(self._overfull, leader):
+                return ending
             # A large box takes long to look at: at most a tenth of the time goes into it.
             looked, free = time.monotonic() + 9 * (time.monotonic() - now), left
 
@@ -61,26 +65,37 @@ class Watch:
         if found.processes > _NEARLY * self._limits.processes:
             return self._too_many()
         if found.memory_bytes > self._limits.memory_bytes:
-            self.reason = f"ended because it used more than {self._limits.memory_bytes // _MB} MB of memory"
-            return "memory"
+            return self._too_large()
         return None
 
     def _too_many(self) -> Ending:
         self.reason = f"ended because it started more than {self._limits.processes} processes"
         return "processes"
 
-    def _overfull(self) -> bool:
-        full = "ended because it filled its disk:"
+    def _overfull(self, leader: int) -> Ending | None:
         size = measure(self._box, self._limits.files)
-        if size.size_bytes > self._limits.disk_bytes:
-            self.reason = f"{full} its files hold more than {self._limits.disk_bytes // _MB} MB"
-        elif size.entries > self._limits.files:
-            self.reason = f"{full} it holds more than {self._limits.files} files"
-        elif too_deep(size):
-            self.reason = f"{full} its folders are nested too deeply"
-        else:
-            return False
-        return True
+        held = nameless(self._processes(leader), self._box, self._limits.files)
+        if self._group is None and held.memory_bytes > self._limits.memory_bytes:
+            return self._too_large()
+        if size.size_bytes + held.disk_bytes > self._limits.disk_bytes:
+            what = "its files" if held.disk_bytes <= size.size_bytes else "files that it deleted and keeps open"
+            return self._too_full(f"{what} hold more than {self._limits.disk_bytes // _MB} MB")
+        if size.entries + held.files > self._limits.files:
+            return self._too_full(f"it holds more than {self._limits.files} files")
+        return self._too_full("its folders are nested too deeply") if too_deep(size) else None
+
+    def _processes(self, leader: int) -> Iterable[int]:
+        if self._group:
+            return self._group.members
+        return (leader, *itertools.islice(descendants(leader), self._limits.processes))
+
+    def _too_large(self) -> Ending:
+        self.reason = f"ended because it used more than {self._limits.memory_bytes // _MB} MB of memory"
+        return "memory"
+
+    def _too_full(self, what: str) -> Ending:
+        self.reason = f"ended because it filled its disk: {what}"
+        return "disk"
 
 
 def _free(box: Path) -> int:

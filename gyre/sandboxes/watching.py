@@ -2,11 +2,12 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gyre.sandboxes.folders import measure, too_deep
+from gyre.sandboxes.nameless import nameless
 from gyre.sandboxes.port import OUTPUT_BYTES, Command, Ending, Limits
 
 _BREATH_SECONDS = 0.02  # after 64 KiB: a flood leaves the processor to others
@@ -93,12 +94,20 @@ class Output:
         await self._too_much.wait()
 
 
-async def overfull(box: Path, limits: Limits) -> None:
-    """Returns when a box holds more than it may, in bytes or in files, or nests them too deeply to be counted."""
+async def overfull(box: Path, limits: Limits, processes: Callable[[], Iterable[int]] = tuple) -> None:
+    """Returns when a box holds more than it may, in bytes or in files, or nests them too deeply to be counted.
+
+    Files that `processes` deleted and still hold count, of those that can be seen here.
+    """
+
+    def full() -> bool:
+        size, held = measure(box, limits.files), nameless(processes(), box, limits.files)
+        too_large = size.size_bytes + held.disk_bytes > limits.disk_bytes
+        return too_large or size.entries + held.files > limits.files or too_deep(size)
+
     while True:
         await asyncio.sleep(limits.look_seconds)
-        size = await asyncio.to_thread(measure, box, limits.files)
-        if size.size_bytes > limits.disk_bytes or size.entries > limits.files or too_deep(size):
+        if await asyncio.to_thread(full):
             return
 
 

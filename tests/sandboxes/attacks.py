@@ -10,6 +10,8 @@ from gyre.sandboxes.port import Ending
 
 ISOLATED = frozenset({"bubblewrap", "docker", "kubernetes"})
 ALL = ISOLATED | {"process"}
+SEEN = ALL - {"kubernetes"}
+"""Where the runner sees the processes of a command: not on another node."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,74 @@ time.sleep(600)
 """,
         "disk",
         "ended because",
+    ),
+    Greedy(
+        "disk filled by files that are deleted and kept open",
+        """
+import os, time
+held = []
+for n in range(24):
+    file = open("deleted", "wb"); file.write(bytes(1 << 20)); file.flush(); os.unlink("deleted"); held.append(file)
+time.sleep(600)
+""",
+        "disk",
+        "ended because",
+        SEEN,
+    ),
+    Greedy(
+        "disk filled by deleted files that are only mapped",
+        """
+import ctypes, os, time
+for n in range(24):
+    with open("deleted", "w+b") as file:
+        file.write(bytes(1 << 20)); file.flush(); os.unlink("deleted")
+        ctypes.CDLL(None).mmap(None, ctypes.c_size_t(1 << 20), 1, 1, file.fileno(), ctypes.c_long(0))
+time.sleep(600)
+""",
+        "disk",
+        "ended because",
+        SEEN,
+    ),
+    Greedy(
+        "memory filled by files that only memory holds",
+        """
+import os, sys, time
+if os.fork() == 0:
+    held = []
+    for n in range(64): held.append(os.memfd_create("held")); os.write(held[-1], bytes(4 << 20))
+    time.sleep(600)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) != 0)
+""",
+        "memory",
+        "MB",
+    ),
+    Greedy(
+        "memory filled by what processes share",
+        """
+import mmap, os, sys, time
+if os.fork() == 0:
+    held = mmap.mmap(-1, 256 << 20)
+    for at in range(0, len(held), 4096): held[at] = 1
+    time.sleep(600)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) != 0)
+""",
+        "memory",
+        "MB",
+    ),
+    Greedy(
+        "a bomb that leaves session and parent, deaf to its end",
+        """
+import os, signal
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+while True:
+    try:
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork(): os._exit(0)
+    except OSError: pass
+""",
+        "processes",
+        "processes",
     ),
     Greedy(
         "flood of output",
@@ -245,6 +315,21 @@ print("TRIED")
 """,
     ),
 )
+
+CROWD = """
+import os, time
+for turn in range(3):
+    orphans = []
+    for n in range(20):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            if (orphan := os.fork()) == 0: os._exit(0)
+            os.write(writer, b"%d" % orphan); os._exit(0)
+        orphans.append(int(os.read(reader, 20))); os.close(reader); os.close(writer); os.wait()
+    while any(os.path.exists("/proc/%d" % orphan) for orphan in orphans): time.sleep(0.01)
+print("TRIED")
+"""
+"""Has sixty short-lived processes without a parent, twenty at a time, and waits until they are gone."""
 
 SURVIVOR = """
 import os, signal, sys, time

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from services import workspace
-from tests.sandboxes.attacks import CURIOUS, GREEDY, REMAINS, SURVIVOR, Curious, Greedy
+from tests.sandboxes.attacks import CROWD, CURIOUS, GREEDY, REMAINS, SURVIVOR, Curious, Greedy
 from tests.sandboxes.stand import KINDS, Stand, has_groups, make, mounts_below, processes_with
 
 WORK = "print(sum(n * n for n in range(300_000)))"
 SECRET = "a secret of the host"
+BOMBS = {"fork bomb", "a bomb that leaves session and parent, deaf to its end"}
 TABLE = Path(__file__).parents[2] / "docs/sandboxes.md"
 
 
@@ -111,6 +112,22 @@ async def test_nothing_survives_its_command(tmp_path: Path, stand: Stand) -> Non
     assert processes_with(word) == []
 
 
+async def test_processes_that_have_ended_do_not_count(tmp_path: Path, stand: Stand) -> None:
+    ended = await stand.sandbox.run(stand.command(tmp_path / "box", CROWD, seconds=30.0))
+    assert (ended.ending, ended.last_line) == ("exited", "TRIED"), ended
+
+
+async def test_a_file_of_many_names_counts_once(tmp_path: Path, stand: Stand) -> None:
+    script = """
+import os, time
+with open("file", "wb") as file: file.write(bytes(6 << 20))
+for n in range(8): os.link("file", "name-%d" % n)
+time.sleep(0.6)
+"""
+    ended = await stand.sandbox.run(stand.command(tmp_path / "box", script))
+    assert (ended.ending, ended.exit_code) == ("exited", 0), ended
+
+
 async def test_what_is_left_behind_can_be_kept_and_cleared(boxes: Path, stand: Stand) -> None:
     box = boxes / "box"
     ended = await stand.sandbox.run(stand.command(box, REMAINS))
@@ -203,5 +220,5 @@ def test_the_page_claims_what_is_tested() -> None:
 def _claimed(stand: Stand, attack: Greedy | Curious) -> None:
     if stand.kind not in attack.held_by:
         pytest.skip(f"{stand.kind} shares it with the host and does not claim to hold it")
-    if stand.kind == "process" and attack.name == "fork bomb" and os.geteuid() == 0 and not has_groups():
+    if stand.kind == "process" and attack.name in BOMBS and os.geteuid() == 0 and not has_groups():
         pytest.skip("no control groups can be made here, and the kernel does not hold root to a number of processes")

@@ -7,6 +7,8 @@ import pytest
 
 from gyre.sandboxes.groups import Group, Groups, places
 from gyre.sandboxes.port import Limits
+from tests.sandboxes.attacks import GREEDY, Greedy
+from tests.sandboxes.stand import make
 
 
 def tree(root: Path, *folders: str, given: str = "") -> Path:
@@ -68,3 +70,15 @@ def test_groups_of_an_owner_that_is_gone_are_taken_away() -> None:
         folder.rename(folder.with_name("-".join([*parts[:2], str(os.getpid()), "1", "0"])))  # as if it had begun at 1
     Groups()
     assert [path for folder in group.folders.values() for path in folder.parent.glob(f"gyre-*-{os.getpid()}-1-0")] == []
+
+
+@pytest.mark.parametrize("attack", [each for each in GREEDY if each.ending == "memory"], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("kind", ["process", "bubblewrap"])
+async def test_without_control_groups_a_watch_counts_memory_however_it_is_held(
+    tmp_path: Path, kind: str, attack: Greedy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gyre.sandboxes.groups.here", dict)
+    stand = make(kind)
+    ended = await stand.sandbox.run(stand.command(tmp_path / "box", attack.script))
+    await stand.sandbox.close()
+    assert (ended.ending, ended.reason) == ("memory", "ended because it used more than 128 MB of memory"), ended
