@@ -35,9 +35,11 @@ from gyre.models.load import NANO
 from gyre.proxy.chat_model import ChatModel
 from gyre.proxy.tokens import execution_token, token_digest
 from schemas.base import ints
+from schemas.calls import ModelCallRecorded
 from schemas.dispatch import ExecutionLaunched
 from schemas.envelope import Commit, Event, Producer
 from schemas.roles import CellRegistered
+from schemas.speakers import SPEAKERS
 from services.engine_server import engine_app, engine_runner
 from services.proxy import ProxySettings, serve_proxy
 from services.records import last_record, read_records
@@ -76,13 +78,11 @@ async def conversation(stand: Stand, execution: str, turns: int) -> list[float]:
 
 async def directly(stand: Stand, execution: str) -> list[float]:
     """Seconds of the same calls sent straight to the engine."""
-    records = [
-        record for _, record in await read_records(stand.bus, execution, await last_record(stand.bus, execution))
-    ]
-    tree = fold(execution, records)
+    called = [event for _, event in await read_records(stand.bus, execution, await last_record(stand.bus, execution))]
+    tree = fold(execution, called)
     stops = ChatModel.load(NANO).stop_token_ids
     seconds = []
-    for record in records:
+    for record in (event for event in called if isinstance(event, ModelCallRecorded)):
         ids = tuple(ints(context_ids(tree, record.call)))
         request = GenerateRequest(f"d-{record.call}", ids, Sampling(max_tokens=64, seed=1), execution, stops)
         start = perf_counter()
@@ -162,7 +162,7 @@ async def stood(kind: str, folder: Path, executions: Sequence[str]) -> AsyncIter
 
 
 def commit(name: str, event: Event) -> Commit:
-    producer = Producer(service="bench", instance="b")
+    producer = Producer(service=min(SPEAKERS[event.type]), instance="b")
     return Commit(
         run=RUN,
         producer=producer,

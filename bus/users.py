@@ -90,9 +90,10 @@ def _array(names: Iterable[str]) -> str:
 def _says(user: str, run: str) -> Iterator[str]:
     """Its own events on its own subjects; the provisioner begins the run in the name of `control`."""
     service = "control" if user == PROVISIONER else user
-    for kind in sorted(kind for kind, speakers in SPEAKERS.items() if service in speakers):
-        if stream_of(kind) == "CALL":
-            yield subjects.pattern("call", run, "*")
+    kinds = sorted(kind for kind, speakers in SPEAKERS.items() if service in speakers)
+    if any(stream_of(kind) == "CALL" for kind in kinds):
+        yield subjects.pattern("call", run, "*")
+    for kind in kinds:
         for entity in sorted(ENTITIES[kind]):
             yield subjects.pattern("ev", run, service, entity)
             yield subjects.pattern("ev", run, service, entity, ">")

@@ -77,11 +77,26 @@ class ModelCallRecorded(Model):
     engine_seconds: NonNegativeFloat
     total_seconds: NonNegativeFloat
     delivered: bool
-    """Whether a client received the whole answer; if not, the output is never a candidate."""
+    """Whether a client waited for the answer when it was recorded, before it was sent; if none did, the output is no
+    candidate. What became of it then is said by DeliveryCorrected where it is otherwise."""
     experts: BlobRef | None = Field(default=None, exclude_if=is_none)
     """(I + O, layers, top k) int16, little-endian: of each of the call's own tokens, input then output, the experts
     that every layer took at the position before it, likeliest first; -1 where the engine did not tell (of the first
     token of a root always). None: it told nothing, or the model has no experts."""
+
+
+class DeliveryCorrected(Model):
+    """Said by `proxy`, in stream CALL: what became of a recorded answer, where that is other than was said before.
+
+    Received is what was written, to its last byte, to a connection that was still open then. The last word about a call
+    counts: an answer whose client had hung up may be given to the same request when it is sent again.
+    """
+
+    type: Literal["DeliveryCorrected"] = "DeliveryCorrected"
+    v: Literal[1] = 1
+    execution: Token
+    call: Token
+    delivered: bool
 
 
 class ModelCallRetried(Model):
@@ -178,7 +193,8 @@ class RecordsSealed(Model):
     v: Literal[1] = 1
     execution: Token
     last_sequence: NonNegativeInt
-    """Stream sequence in CALL of the execution's last record; 0 when it made no call."""
+    """Stream sequence in CALL of what was said last of the execution's calls; 0 when it made none."""
     count: NonNegativeInt
+    """Request records; corrections are not counted."""
     digest: Digest
-    """Over the digests of the records' bodies, in order."""
+    """Over the digests of the bodies of records and corrections, in order."""

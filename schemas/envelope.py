@@ -24,6 +24,7 @@ Event = Annotated[
     | dispatch.ExecutionLaunched
     | dispatch.ExecutionTerminated
     | calls.ModelCallRecorded
+    | calls.DeliveryCorrected
     | calls.ModelCallRetried
     | calls.ModelCallContinued
     | calls.HistoryRejected

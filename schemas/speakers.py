@@ -24,8 +24,8 @@ _SAYS: Mapping[Service, str] = {
     ),
     "runner": "ExecutionLaunched ExecutionTerminated",
     "proxy": (
-        "ModelCallRecorded ModelCallRetried ModelCallContinued HistoryRejected RouteAssigned RouteMoved "
-        "RequestCancelled KvHandoffCompleted RecordsSealed"
+        "ModelCallRecorded DeliveryCorrected ModelCallRetried ModelCallContinued HistoryRejected RouteAssigned "
+        "RouteMoved RequestCancelled KvHandoffCompleted RecordsSealed"
     ),
     "builder": "TreeBuilt",
     "evaluator": "AssessmentRecorded RewardAssigned RewardUnresolved RegradeStarted RegradeCompleted",
@@ -88,5 +88,5 @@ def may_say(service: str, kind: str) -> bool:
 
 
 def stream_of(kind: str) -> Stream:
-    """The stream in which a type is said: request records in CALL, everything else in EV."""
-    return "CALL" if kind == "ModelCallRecorded" else "EV"
+    """The stream in which a type is said: request records and what corrects them in CALL, everything else in EV."""
+    return "CALL" if kind in {"ModelCallRecorded", "DeliveryCorrected"} else "EV"

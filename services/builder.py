@@ -67,10 +67,10 @@ def _evolve(waiting: Waiting, sequence: int, event: Event) -> Waiting:
 async def build(bus: BusPort, speaker: Speaker, sealed: RecordsSealed, causation: int) -> TreeBuilt:
     """Build one tree and say it, unless it is said; what was built is the same however often it is done."""
     numbered = await read_records(bus, sealed.execution, sealed.last_sequence)
-    found = trees.records_digest(trees.record_digest(record) for _, record in numbered)
+    found = trees.records_digest(trees.record_digest(event) for _, event in numbered)
     if found != sealed.digest:
         _LOG.error("execution %s: CALL holds other records than were sealed; see its quarantine", sealed.execution)
-    tree = trees.fold(sealed.execution, (record for _, record in numbered))
+    tree = trees.fold(sealed.execution, (event for _, event in numbered))
     event = TreeBuilt(
         execution=sealed.execution,
         digest=trees.digest(tree),

@@ -49,12 +49,13 @@ async def call_of(source: Source, call: str) -> dict[str, Any]:
     if found is None or not isinstance(found.event, ModelCallRecorded):
         return {**told, "record": None, "events": _events(facts, call, None)}
     chat = chat_model(Config.recorded((await source.started()).config).model.path)
+    record = next(each for each in facts.records if each.call == call)
     return {
         **told,
         "sequence": found.sequence,
         "time": _time(found.time),
-        "record": found.event.model_dump(mode="json", exclude=_PACKED),
-        **_Placed(facts, found.event, chat).plain(),
+        "record": record.model_dump(mode="json", exclude=_PACKED),
+        **_Placed(facts, record, chat).plain(),
         "events": _events(facts, call, found),
     }
 

@@ -14,7 +14,7 @@ from gyre.errors import GyreError
 from gyre.models.load import ModelError, find_model
 from gyre.proxy.chat_model import ChatModel
 from gyre.proxy.errors import TemplateUnusable
-from schemas.calls import HistoryRejected, ModelCallRecorded, RecordsSealed
+from schemas.calls import DeliveryCorrected, HistoryRejected, ModelCallRecorded, RecordsSealed
 from schemas.envelope import Event
 from schemas.rewards import LeafSummary, RewardAssigned, RewardUnresolved, TreeBuilt
 from schemas.training import ExecutionMasked, ExecutionStats, GroupAssigned, MicroStepCompleted, TrajectoriesAdmitted
@@ -42,7 +42,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One execution: its records in the order of CALL, up to the seal, and what was said of it in EV."""
+    """One execution: what CALL holds of it, in its order and up to the seal, and what was said of it in EV."""
 
     execution: str
     calls: tuple[Said, ...]
@@ -52,8 +52,14 @@ class Facts:
 
     @property
     def records(self) -> tuple[ModelCallRecorded, ...]:
-        """The request records."""
-        return tuple(each.event for each in self.calls if isinstance(each.event, ModelCallRecorded))
+        """The request records, each with what became of its answer in the end."""
+        events = [each.event for each in self.calls]
+        became = {event.call: event.delivered for event in events if isinstance(event, DeliveryCorrected)}
+        records = [event for event in events if isinstance(event, ModelCallRecorded)]
+        return tuple(
+            record.model_copy(update={"delivered": became[record.call]}) if record.call in became else record
+            for record in records
+        )
 
     def first(self, kind: type[Kind]) -> Kind | None:
         """What was said first of this kind: it stands."""
@@ -64,8 +70,8 @@ class Facts:
         return tuple(each.event for each in self.said if isinstance(each.event, kind))
 
     def tree(self) -> trees.Tree:
-        """The tree that the records alone give."""
-        return trees.fold(self.execution, self.records)
+        """The tree that CALL alone gives."""
+        return trees.fold(self.execution, (each.event for each in self.calls if isinstance(each.event, trees.Called)))
 
     def leaves(self, built: trees.Tree) -> tuple[LeafSummary, ...]:
         """Its leaves with their roles: those that admission drew from, if this is the tree that was recorded."""

@@ -36,6 +36,7 @@ from services.proxy_calls import Calls
 from services.proxy_draw import Engines
 from services.proxy_http import proxy_app
 from services.proxy_moves import Connect, Moves
+from services.proxy_routes import RouteSpeech
 from services.proxy_world import ADAPTER, World
 from services.speaker import Speaker
 
@@ -130,9 +131,12 @@ async def serve_proxy(
     limits = Limits(settings.temperature, settings.max_tokens, settings.context_tokens)
     harness = find_adapter(settings.harness)
     speaker = Speaker(bus)
-    moves = Moves(world, speaker, connect, settings.handoff_seconds)
+    routes = RouteSpeech(bus, world, speaker)
+    moves = Moves(world, speaker, routes, connect, settings.handoff_seconds)
     engines = Engines(world, moves, bus.instance, template.stop_token_ids)
-    calls = Calls(bus, world, engines, speaker, lambda name, seed: Session(name, seed, template, limits, harness))
+    calls = Calls(
+        bus, world, engines, speaker, routes, lambda name, seed: Session(name, seed, template, limits, harness)
+    )
     following = asyncio.create_task(world.follow())
     ready = asyncio.create_task(world.caught_up())
     app = proxy_app(world, calls, ready, settings.context_tokens, settings.keep_alive_seconds)
@@ -146,6 +150,7 @@ async def serve_proxy(
         ready.cancel()
         await calls.close()
         await runner.cleanup()
+        await calls.last_words()
         await moves.close()
         world.save()
 

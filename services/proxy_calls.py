@@ -14,20 +14,30 @@ from typing import Any
 from bus.errors import BusError, Conflict, StreamFull
 from bus.log import BusPort
 from gyre.core.leaves import leaves
-from gyre.core.tree import record_digest, records_digest
+from gyre.core.tree import records_digest
 from gyre.proxy.drawn import Experts
 from gyre.proxy.errors import Abandoned, CallError, EngineTrouble, HistoryUnrenderable, Unauthorized
 from gyre.proxy.exchange import Asked
 from gyre.proxy.sent import Sent
 from gyre.proxy.session import Plan, Session
-from schemas.calls import HistoryRejected, ModelCallRecorded, RecordsSealed, RequestCancelled
+from schemas.calls import (
+    HistoryRejected,
+    ModelCallRecorded,
+    RecordsSealed,
+    RequestCancelled,
+    RouteAssigned,
+    RouteMoved,
+)
 from schemas.envelope import Event
 from services.proxy_draw import Engines
+from services.proxy_records import Overtaken, Records
+from services.proxy_routes import RouteSpeech
 from services.proxy_seat import Finished, Job, Seat
 from services.proxy_world import World
 from services.records import last_record, read_records
 from services.speaker import Speaker
 
+_LAST_WORDS_SECONDS = 1.0
 _TOKEN_BYTES = 4
 _LOG = logging.getLogger(__name__)
 
@@ -41,11 +51,12 @@ class Calls:
         world: World,
         engines: Engines,
         speaker: Speaker,
+        routes: RouteSpeech,
         new_session: Callable[[str, int], Session],
     ) -> None:
         """`new_session` makes an empty session from an execution and its seed."""
         self._bus, self._world, self._engines, self._new_session = bus, world, engines, new_session
-        self._speaker = speaker
+        self._speaker, self._routes, self._records = speaker, routes, Records(bus, world, speaker)
         self._unknown: set[str] = set()
         self._seats: dict[str, asyncio.Task[Seat]] = {}
 
@@ -76,24 +87,24 @@ class Calls:
         if job.drawing is not None:
             job.drawing.cancel()
         if job.task is None or job.task.done():
-            job.seat.over(job)
+            self._over(job)
 
     def confirm(self, job: Job) -> None:
-        """The client was sent the whole answer."""
-        job.seat.unconfirmed.discard(job.call)
+        """The whole answer was written to a connection that is open."""
+        if not job.seat.closed:
+            job.seat.unconfirmed.discard(job.call)
 
     async def seal(self, execution: str, causation: int = 0) -> None:
         """End an execution's calls and say RecordsSealed, once in the whole run."""
         seat = await self._seat(execution)
         await self._end(seat)
-        if max((sequence for sequence, _ in seat.records), default=0) != await last_record(self._bus, execution):
+        if seat.last != await last_record(self._bus, execution):
             seat = await self._restored(execution)
-        records = sorted(seat.records)
         event = RecordsSealed(
             execution=execution,
-            last_sequence=records[-1][0] if records else 0,
-            count=len(records),
-            digest=records_digest(digest for _, digest in records),
+            last_sequence=seat.last,
+            count=seat.records,
+            digest=records_digest(digest for _, digest in seat.said),
         )
         while not await self._said(execution, event, causation):
             pass
@@ -110,13 +121,25 @@ class Calls:
     async def close(self) -> None:
         """Stop everything, unanswered: the log has what is recorded."""
         tasks: list[asyncio.Task[Any]] = list(self._seats.values())
-        for making in self._seats.values():
-            if making.done() and not making.cancelled() and making.exception() is None:
-                jobs = making.result().jobs.values()
-                tasks += [task for job in jobs for task in (job.task, job.drawing) if task is not None]
+        for seat in self._made():
+            tasks += [task for job in seat.jobs.values() for task in (job.task, job.drawing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def last_words(self) -> None:
+        """Once the last client is gone: say what became of the answers, as far as the log takes it at once."""
+        telling = [task for seat in self._made() for task in seat.telling]
+        if telling:
+            await asyncio.wait(telling, timeout=_LAST_WORDS_SECONDS)
+        for task in telling:
+            task.cancel()
+        await asyncio.gather(*telling, return_exceptions=True)
+
+    def _made(self) -> list[Seat]:
+        """The seats that are there; not those in the making."""
+        made = [making for making in self._seats.values() if making.done() and not making.cancelled()]
+        return [making.result() for making in made if making.exception() is None]
 
     async def _open_seat(self, execution: str) -> Seat:
         if not self._world.is_open(execution):
@@ -136,11 +159,11 @@ class Calls:
         """A seat as CALL has it: empty for a new execution."""
         session = self._new_session(execution, self._world.seed(execution))
         numbered = await read_records(self._bus, execution, await last_record(self._bus, execution))
-        for _, record in numbered:
-            session.add(record)
-        digests = [(sequence, record_digest(record)) for sequence, record in numbered]
-        stops = {record.call: record.stop_sequence for _, record in numbered if record.stop_sequence}
-        return Seat(session, digests, set(leaves(session.tree)), stops)
+        seat = Seat(session)
+        for sequence, event in numbered:
+            seat.take(sequence, event)
+        seat.unconfirmed = set(leaves(session.tree))
+        return seat
 
     def _again(self, seat: Seat, asked: Asked, sent: Sent) -> Job | None:
         """The finished answer to a request that is sent again because it did not arrive; for one client at a time."""
@@ -164,11 +187,16 @@ class Calls:
         if plan.hints.unknown and plan.hints.unknown not in self._unknown:
             self._unknown.add(plan.hints.unknown)
             _LOG.warning("call %s: %s", plan.call, plan.hints.unknown)
-        says: list[asyncio.Task[int]] = []
+        says: list[asyncio.Task[Any]] = []
 
         def say(event: Event) -> None:
             self._world.fold(event)
-            says.append(asyncio.create_task(self._speaker.say(execution, event, self._world.sequence)))
+            said = (
+                self._routes.say(event)
+                if isinstance(event, RouteAssigned | RouteMoved)
+                else self._speaker.say(execution, event, self._world.sequence)
+            )
+            says.append(asyncio.create_task(said))
 
         job = seat.jobs[plan.call] = Job(plan.call, plan.tokens, sent, seat)
         job.drawing = asyncio.create_task(self._engines.draw(execution, plan, say))
@@ -177,7 +205,7 @@ class Calls:
         return job
 
     async def _answer(
-        self, execution: str, seat: Seat, job: Job, plan: Plan, says: "list[asyncio.Task[int]]"
+        self, execution: str, seat: Seat, job: Job, plan: Plan, says: "list[asyncio.Task[Any]]"
     ) -> Finished:
         """Nothing leaves here before it is in the log."""
         began = time.monotonic()
@@ -198,9 +226,14 @@ class Calls:
             with _answerable(plan.call):
                 await asyncio.gather(*says)
         seconds = time.monotonic() - began
-        job.forsaken = job.waiters == 0
-        record = seat.session.record(plan, drawn, total_seconds=seconds, delivered=not job.forsaken)
-        await self._keep(seat, await self._with_experts(record, drawn.experts))
+        record = seat.session.record(plan, drawn, total_seconds=seconds, delivered=job.waiters > 0)
+        record = await self._with_experts(record, drawn.experts)
+        try:
+            with _answerable(plan.call):
+                await self._records.keep(seat, record)
+        except Overtaken:
+            await self._leave_to_other(execution, seat)
+            raise
         return seat.finished(plan.call, drawn.cached_tokens)
 
     async def _with_experts(self, record: ModelCallRecorded, experts: Experts | None) -> ModelCallRecorded:
@@ -212,30 +245,39 @@ class Calls:
             kept = await asyncio.to_thread(self._bus.blobs.put, body)
         return record.model_copy(update={"experts": kept})
 
-    async def _keep(self, seat: Seat, record: ModelCallRecorded) -> None:
-        with _answerable(record.call):
-            sequence = await self._speaker.record(record, self._world.sequence)
-        seat.session.add(record)
-        seat.records.append((sequence, record_digest(record)))
-        if record.stop_sequence:
-            seat.stops[record.call] = record.stop_sequence
-        seat.unconfirmed.add(record.call)
+    async def _leave_to_other(self, execution: str, seat: Seat) -> None:
+        """Another proxy is at work on it: whoever asks next is given what CALL has by then."""
+        making = self._seats.get(execution)
+        if making is not None and await asyncio.shield(making) is seat and self._seats.get(execution) is making:
+            del self._seats[execution]
 
     def _gone(self, job: Job, task: "asyncio.Task[Finished]") -> None:
         error = None if task.cancelled() else task.exception()
         if job.waiters == 0 or task.cancelled() or error is not None:
-            job.seat.over(job)
+            self._over(job)
         if error is not None and not isinstance(error, CallError):
             _LOG.error("call %s failed", job.call, exc_info=error)
 
+    def _over(self, job: Job) -> None:
+        """Nobody waits for this call, nor is it in the making: CALL is to say what became of it."""
+        job.seat.over(job)
+        if not job.seat.closed:
+            self._records.settle(job)
+
     async def _end(self, seat: Seat) -> None:
-        """No call begins any more; those in the making are cancelled, those being recorded are waited for."""
+        """No call begins any more; those in the making are cancelled, those being recorded are waited for.
+
+        Its harness has exited: an answer that was still on its way reached nobody.
+        """
         seat.closed = True
         jobs = list(seat.jobs.values())
         for job in jobs:
             if job.drawing is not None:
                 job.drawing.cancel()
         await asyncio.gather(*(job.task for job in jobs if job.task is not None), return_exceptions=True)
+        for job in jobs:
+            self._records.settle(job)
+        await asyncio.gather(*seat.telling)
 
     async def _said(self, execution: str, event: RecordsSealed, causation: int) -> bool:
         """Whether the seal is in the log now, by us or by somebody before us."""

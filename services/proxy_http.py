@@ -48,6 +48,8 @@ def proxy_app(
         if request.method != "POST" or not api:
             apis = ", ".join(f"/v1/{name}" for name in PROTOCOLS)
             raise NotFound(f"path: {request.method} {path} is no API of this proxy; POST to one of {apis}")
+        if request.transport is not None:  # what is written is in the kernel's hands, not in a buffer of ours
+            request.transport.set_write_buffer_limits(high=0)
         headers = {name.lower(): value for name, value in request.headers.items()}
         body = await request.read()
         asked = PROTOCOLS[api].parse(body, headers, context_tokens)
@@ -57,7 +59,8 @@ def proxy_app(
         try:
             send = _streamed if asked.stream else _whole
             response = await send(request, PROTOCOLS[api], asked, job, keep_alive_seconds)
-            calls.confirm(job)
+            if await _open_still(request):
+                calls.confirm(job)
         finally:
             calls.leave(job)
         return response
@@ -65,6 +68,16 @@ def proxy_app(
     app = web.Application(middlewares=[_refusals], client_max_size=MAX_BODY_BYTES)
     app.router.add_route("*", "/x/{token}{path:(?:/.*)?}", handle)
     return app
+
+
+async def _open_still(request: web.Request) -> bool:
+    """Whether the client was there to receive what was written to the last byte: that is all that HTTP can know.
+
+    The event loop is let look at the connection once, so that a client that hung up before is heard of.
+    """
+    for _ in range(2):
+        await asyncio.sleep(0)
+    return request.transport is not None and not request.transport.is_closing()
 
 
 async def _streamed(

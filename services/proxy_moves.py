@@ -17,7 +17,7 @@ from bus.errors import StreamFull
 from gyre.core.routes import Cell, moves
 from gyre.engines.port import EngineError, Generator
 from schemas.calls import KvHandoffCompleted, RouteMoved
-from schemas.envelope import Event
+from services.proxy_routes import RouteSpeech
 from services.proxy_world import World
 from services.speaker import Speaker
 
@@ -29,9 +29,12 @@ _LOG = logging.getLogger(__name__)
 class Moves:
     """The cells' engines by URL, and what is on its way between them."""
 
-    def __init__(self, world: World, speaker: Speaker, connect: Connect, handoff_seconds: float) -> None:
+    def __init__(
+        self, world: World, speaker: Speaker, routes: RouteSpeech, connect: Connect, handoff_seconds: float
+    ) -> None:
         """`connect` makes a client of an engine; no cache moves where `handoff_seconds` is 0."""
         self._world, self._speaker, self._connect, self._seconds = world, speaker, connect, handoff_seconds
+        self._routes = routes
         self._engines: dict[str, Generator] = {}
         self._due: dict[str, tuple[int, Cell]] = {}
         """Execution -> the cell that has its cache."""
@@ -51,10 +54,14 @@ class Moves:
         while True:
             if self._world.routes.cells is not seen:
                 seen = self._world.routes.cells
-                for event in moves(self._world.routes):
-                    self._tell(event.execution, event)
-                    self.follow(event)
+                self._move()
             await self._world.changed()
+
+    def _move(self) -> None:
+        """Whatever points at a cell that serves no more goes on."""
+        for event in moves(self._world.routes):
+            self._tell(event)
+            self.follow(event)
 
     def follow(self, moved: RouteMoved) -> None:
         """A route moved: its cache is to follow. The one of an execution with requests in flight waits for them."""
@@ -128,17 +135,20 @@ class Moves:
             event = KvHandoffCompleted(
                 execution=execution, from_cell=source_index, to_cell=index, tokens=tokens, seconds=seconds
             )
-            self._tell(execution, event)
+            self._tell(event)
 
-    def _tell(self, execution: str, event: Event) -> None:
+    def _tell(self, event: RouteMoved | KvHandoffCompleted) -> None:
         """Fold it and say it, without waiting: nobody's answer depends on it."""
         self._world.fold(event)
-        task = asyncio.create_task(self._said(execution, event))
+        task = asyncio.create_task(self._said(event))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
-    async def _said(self, execution: str, event: Event) -> None:
+    async def _said(self, event: RouteMoved | KvHandoffCompleted) -> None:
         try:
-            await self._speaker.say(execution, event, self._world.sequence)
+            if isinstance(event, KvHandoffCompleted):
+                await self._speaker.say(event.execution, event, self._world.sequence)
+            elif not await self._routes.say(event):
+                self._move()  # where another proxy had it may be no good either
         except (StreamFull, OSError) as error:
-            _LOG.error("execution %s: %s cannot be said: %s", execution, type(event).__name__, error)
+            _LOG.error("execution %s: %s cannot be said: %s", event.execution, event.type, error)

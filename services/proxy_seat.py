@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gyre.core.tree import Called, record_digest
 from gyre.proxy.drawn import Drawn
 from gyre.proxy.errors import Abandoned
 from gyre.proxy.normalise import Message
 from gyre.proxy.reply import Ending
 from gyre.proxy.sent import Sent
 from gyre.proxy.session import Session
+from schemas.calls import DeliveryCorrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,11 @@ class Job:
     """Cancelling it ends the engine's request; None when nothing is generated."""
     task: "asyncio.Task[Finished] | None" = None
     waiters: int = 0
-    forsaken: bool = False
-    """Whether nobody waited for it any more when it was recorded: its record says so, and nobody is given it."""
 
     @property
     def joinable(self) -> bool:
         """Whether it will have an answer to give."""
-        return not self.forsaken and (self.drawing is None or self.drawing.cancelling() == 0)
+        return self.drawing is None or self.drawing.cancelling() == 0
 
     async def answer(self) -> Finished:
         """The recorded answer. Raises CallError, also when the proxy stops."""
@@ -63,15 +63,38 @@ class Seat:
     """One execution at the proxy."""
 
     session: Session
-    records: list[tuple[int, str]]
-    """(sequence in CALL, digest) of each record."""
-    unconfirmed: set[str]
+    unconfirmed: set[str] = field(default_factory=set)
     """Recorded calls whose answer may not have arrived."""
-    stops: dict[str, str]
+    stops: dict[str, str] = field(default_factory=dict)
     """The stop texts that answers were cut before, by call."""
+    said: list[tuple[int, str]] = field(default_factory=list)
+    """(sequence, digest) of all that CALL holds of it."""
+    records: int = 0
+    """Request records among these."""
     jobs: dict[str, Job] = field(default_factory=dict)
     """By call: those in the making, and those whose answer is on its way to a client."""
+    telling: set["asyncio.Task[None]"] = field(default_factory=set)
+    """What is being said of answers."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while something is said in CALL."""
     closed: bool = False
+
+    @property
+    def last(self) -> int:
+        """The sequence of what CALL holds last; 0 for nothing."""
+        return self.said[-1][0] if self.said else 0
+
+    def take(self, sequence: int, event: Called) -> None:
+        """Something is in CALL: a record, or a correction."""
+        self.said.append((sequence, record_digest(event)))
+        if isinstance(event, DeliveryCorrected):
+            return self.session.correct(event)
+        self.session.add(event)
+        self.records += 1
+        self.unconfirmed.add(event.call)
+        if event.stop_sequence:
+            self.stops[event.call] = event.stop_sequence
+        return None
 
     def repeated(self, sent: Sent) -> Job | None:
         """The call that a request asks for once more, while nobody has its answer yet."""

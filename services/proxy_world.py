@@ -80,6 +80,10 @@ class World:
         """Remember what the log says, for the next proxy."""
         self._told.save()
 
+    def told(self, execution: str) -> tuple[int | None, int]:
+        """The cell that the log gave an execution, and how far it was read for that."""
+        return self._told.state.assigned.get(execution), self._told.sequence
+
     async def changed(self) -> None:
         """Wait until more was folded."""
         await self._bell.wait()

@@ -1,26 +1,26 @@
-"""Reading an execution's request records back from CALL."""
+"""Reading back from CALL what it holds of an execution: request records, and what corrects them."""
 
 import contextlib
 
 from bus import subjects
 from bus.log import BusPort
-from schemas.calls import ModelCallRecorded
+from gyre.core.tree import Called
 
-Numbered = tuple[int, ModelCallRecorded]
-"""A record and its sequence in CALL."""
+Numbered = tuple[int, Called]
+"""An event of CALL and its sequence there."""
 
 
-async def read_records(bus: BusPort, execution: str, last_sequence: int) -> list[Numbered]:
-    """All records of an execution up to this sequence (0: none), in order; what is no record is passed over."""
+async def read_records(bus: BusPort, execution: str, last_sequence: int, after: int = 0) -> list[Numbered]:
+    """What was said of an execution's calls after one sequence and up to another, in order; nothing else is."""
     found: list[Numbered] = []
-    if last_sequence == 0:
+    if last_sequence <= after:
         return found
-    async with contextlib.aclosing(bus.calls.read(0, subjects.call(bus.run, execution))) as stream:
+    async with contextlib.aclosing(bus.calls.read(after, subjects.call(bus.run, execution))) as stream:
         async for stored in stream:
             if stored.sequence > last_sequence:
                 break
             events = stored.commit.events if stored.commit else ()
-            found += [(stored.sequence, event) for event in events if isinstance(event, ModelCallRecorded)]
+            found += [(stored.sequence, event) for event in events if isinstance(event, Called)]
             if stored.sequence == last_sequence:
                 break
     return found

@@ -14,7 +14,7 @@ from gyre.core import tree
 from gyre.core.progress import Progress
 from gyre.core.progress import evolve as evolve_progress
 from gyre.errors import GyreError
-from schemas.calls import ModelCallRecorded, RecordsSealed
+from schemas.calls import RecordsSealed
 from schemas.envelope import Commit
 from schemas.rewards import TreeBuilt
 from schemas.roles import CellLost
@@ -146,11 +146,11 @@ def _note_trees(commit: Commit, sealed: dict[str, RecordsSealed], built: dict[st
 async def _rebuild_trees(
     source: Source, sealed: dict[str, RecordsSealed], built: dict[str, TreeBuilt], verdict: Verdict
 ) -> None:
-    """Fold every sealed execution's records from CALL alone."""
+    """Fold every sealed execution from CALL alone."""
     trees: dict[str, tree.Tree] = {}
     async for stored in messages(source.calls):
         for event in stored.commit.events if stored.commit else ():
-            if not isinstance(event, ModelCallRecorded):
+            if not isinstance(event, tree.Called):
                 continue
             seal = sealed.get(event.execution)
             if seal is not None and stored.sequence <= seal.last_sequence:

@@ -8,7 +8,7 @@ import time
 from bus import subjects
 from bus.errors import Unavailable
 from bus.log import BusPort, Expect, Log
-from schemas.calls import ModelCallRecorded
+from gyre.core.tree import Called
 from schemas.envelope import Commit, Event, Producer
 
 _PAUSE_SECONDS = 1.0
@@ -39,10 +39,14 @@ class Speaker:
         self._own = max(self._own, sequence)
         return sequence
 
-    async def record(self, record: ModelCallRecorded, as_of: int) -> int:
-        """Say a request record in CALL; returns its sequence there. Raises `StreamFull`."""
-        subject = subjects.call(self._bus.run, record.execution)
-        return await self._append(self._bus.calls, subject, self._commit(record.execution, record, as_of, 0), None)
+    async def record(self, event: Called, as_of: int, expect: int | None = None) -> int:
+        """Say something in CALL, if nothing came after `expect` on its subject; returns its sequence there.
+
+        Raises `Conflict` and `StreamFull`.
+        """
+        subject = subjects.call(self._bus.run, event.execution)
+        condition = None if expect is None else Expect(subject, expect)
+        return await self._append(self._bus.calls, subject, self._commit(event.execution, event, as_of, 0), condition)
 
     def _commit(self, execution: str, event: Event, as_of: int, causation: int) -> Commit:
         return Commit(

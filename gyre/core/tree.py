@@ -1,4 +1,4 @@
-"""The trajectory tree of one execution: a fold over its request records alone (design §7, Tree).
+"""The trajectory tree of one execution: a fold over what CALL holds of it, alone (design §7, Tree).
 
 A node is one record. Its context is its parent's path cut to `prefix_tokens`, then its own input; contexts that
 diverge branch, and outputs that were sampled apart stay apart even where their text is the same. A token is the
@@ -14,10 +14,12 @@ from pydantic import Field, NonNegativeInt
 
 from gyre.core.admission import Span, path
 from schemas.base import Float32s, Int32s, Model, Token, is_none
-from schemas.calls import Finish, ModelCallRecorded, VersionSpan
+from schemas.calls import DeliveryCorrected, Finish, ModelCallRecorded, VersionSpan
 from schemas.refs import BlobRef
 
 _TOKEN_BYTES = 4
+Called = ModelCallRecorded | DeliveryCorrected
+"""What CALL holds."""
 
 
 class Node(Model):
@@ -72,8 +74,21 @@ class _Body(Model):
     rejected: tuple[str, ...]
 
 
-def evolve(tree: Tree, record: ModelCallRecorded) -> Tree:
-    """Take in one record; a repeated one changes nothing, one that does not fit is kept as rejected."""
+def evolve(tree: Tree, event: Called) -> Tree:
+    """Take in one event of CALL; a repeated record changes nothing, one that does not fit is kept as rejected."""
+    if isinstance(event, DeliveryCorrected):
+        return _corrected(tree, event)
+    return _grown(tree, event)
+
+
+def _corrected(tree: Tree, event: DeliveryCorrected) -> Tree:
+    node = tree.nodes.get(event.call)
+    if node is None or event.execution != tree.execution or node.delivered == event.delivered:
+        return tree
+    return replace(tree, nodes={**tree.nodes, event.call: node.model_copy(update={"delivered": event.delivered})})
+
+
+def _grown(tree: Tree, record: ModelCallRecorded) -> Tree:
     if record.execution != tree.execution or record.call in tree.nodes or record.call in tree.rejected:
         return tree
     parent = tree.nodes.get(record.parent) if record.parent is not None else None
@@ -84,11 +99,11 @@ def evolve(tree: Tree, record: ModelCallRecorded) -> Tree:
     return replace(tree, nodes={**tree.nodes, record.call: node})
 
 
-def fold(execution: str, records: Iterable[ModelCallRecorded]) -> Tree:
-    """The tree that these records make."""
+def fold(execution: str, called: Iterable[Called]) -> Tree:
+    """The tree that these events of CALL make, in their order."""
     tree = Tree(execution)
-    for record in records:
-        tree = evolve(tree, record)
+    for event in called:
+        tree = evolve(tree, event)
     return tree
 
 
@@ -131,13 +146,13 @@ def digest(tree: Tree) -> str:
     return sha256(to_bytes(tree)).hexdigest()
 
 
-def record_digest(record: ModelCallRecorded) -> str:
-    """SHA-256 of a record's body, the JSON of the event."""
-    return sha256(record.model_dump_json().encode()).hexdigest()
+def record_digest(event: Called) -> str:
+    """SHA-256 of the body of a record or a correction, the JSON of the event."""
+    return sha256(event.model_dump_json().encode()).hexdigest()
 
 
 def records_digest(digests: Iterable[str]) -> str:
-    """What `RecordsSealed` says of the execution's records: over their digests, in the order of CALL."""
+    """What `RecordsSealed` says of what CALL holds of the execution: over its digests, in their order."""
     return sha256("\n".join(digests).encode()).hexdigest()
 
 

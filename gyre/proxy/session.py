@@ -23,7 +23,7 @@ from gyre.proxy.roots import Roots, root_cursor
 from gyre.proxy.template import Template
 from gyre.proxy.thinking import thinks
 from schemas.base import ints, pack_floats, pack_ints
-from schemas.calls import ModelCallRecorded, SamplingRecord
+from schemas.calls import DeliveryCorrected, ModelCallRecorded, SamplingRecord
 
 __all__ = ["Drawn", "Limits", "Plan", "Session"]
 
@@ -90,10 +90,7 @@ class Session:
         return len(placed(self.tree, self._paths, self._template, points, root, asked).context) // 4
 
     def finished(self, asked: Asked) -> tuple[str, ...]:
-        """Recorded calls that answer exactly this request, oldest first: of a re-sent one, the calls it may mean.
-
-        One whose answer nobody waited for is none: it is in no training sample, what is given out is.
-        """
+        """Recorded calls that answer exactly this request, oldest first: of a re-sent one, the calls it may mean."""
         thread = self._harness.hints(asked, self._memory).thread
         _, points = self._known(asked, thread)
         calls = points[-1].asked if len(points) > len(asked.messages) else ()
@@ -160,6 +157,10 @@ class Session:
         whole = record.prefix_messages + len(messages) + 1
         behind.place = Place(record.call, node.length, whole, answered=True, live=fading < node.length)
 
+    def correct(self, event: DeliveryCorrected) -> None:
+        """Take in what became of an answer."""
+        self.tree = trees.evolve(self.tree, event)
+
     def _grown(self, record: ModelCallRecorded, messages: Sequence[Message], fading: int) -> list[Point]:
         """The points along a record's own messages; the first call that rendered a place keeps it."""
         start = self._histories.start(record.system_digest, record.parent, record.prefix_messages)
@@ -181,13 +182,13 @@ class Session:
         return node.context - 1 if self._template.fades(text, reply) else _NEVER
 
     def _answers(self, call: str, asked: Asked, thread: str) -> bool:
-        """Whether a record is what this request would be told: waited for; thread, limit, stop texts, tool choice."""
+        """Whether a record is what this request would be told: thread, limit, stop texts, tool choice."""
         node, stop = self.tree.nodes[call], self._stops.get(call, "")
         size, limit = node.length - node.context, self._limit(asked)
         text = self._text(ints(node.output_ids), node.finish == "stop", stop)
         if size > limit or (node.finish == "length" and size < limit) or (stop and stop not in asked.stop):
             return False
-        if any(each in text for each in asked.stop) or node.thread != thread or not node.delivered:
+        if any(each in text for each in asked.stop) or node.thread != thread:
             return False
         forced, calls = self._forced(asked), asked.tool_choice != "none"
         said = self._template.family.answer(forced + text, call, asked.tools, forced=bool(forced), calls=calls)

@@ -4,10 +4,10 @@ ZEROS = "(SELECT run, minIf(ns, ns > 0) AS zero, max(ns) AS latest FROM stored G
 """When each run began and what it said last, ns: rows that are there twice change neither, so it needs no FINAL."""
 
 
-def timed(*types: str) -> str:
-    """SQL for the facts of some types, `e`, beside when their run began, `z`."""
+def timed(*types: str, beside: str = "") -> str:
+    """SQL for the facts of some types, `e`, beside when their run began, `z`, and what else is joined to them."""
     listed = ", ".join(f"'{each}'" for each in types)
-    return f"facts AS e INNER JOIN {ZEROS} AS z ON e.run = z.run WHERE e.type IN ({listed})"
+    return f"facts AS e INNER JOIN {ZEROS} AS z ON e.run = z.run {beside} WHERE e.type IN ({listed})"
 
 
 _EXECUTIONS = f"""
@@ -50,15 +50,21 @@ FROM {timed(
 GROUP BY run, execution HAVING countIf(type = 'ExecutionDispatched') > 0
 """  # fmt: skip
 
+_CORRECTED = """LEFT JOIN (
+    SELECT run, call, count() AS corrections, argMax(delivered, sequence) AS delivered
+    FROM facts WHERE type = 'DeliveryCorrected' GROUP BY run, call
+) AS d ON e.run = d.run AND e.call = d.call"""
+
 _CALLS = f"""
 SELECT e.run AS run, e.sequence AS sequence, (e.ns - z.zero) / 1e9 AS at, e.execution AS execution,
     e.call AS call, e.place AS index, e.thread AS thread, e.kind AS kind, e.parent AS parent,
     e.prefix_tokens AS prefix_tokens, e.input_tokens AS input_tokens, prefix_tokens + input_tokens AS context_tokens,
     e.cached_tokens AS cached_tokens, e.output_tokens AS output_tokens, e.queue_seconds AS queue_seconds,
     e.engine_seconds AS engine_seconds, e.total_seconds AS total_seconds, e.finish AS finish,
-    e.versions.version AS versions, e.versions.tokens AS version_tokens, e.cells AS cells, e.delivered AS delivered,
+    e.versions.version AS versions, e.versions.tokens AS version_tokens, e.cells AS cells,
+    if(d.corrections > 0, d.delivered, e.delivered) AS delivered,
     e.fallback AS fallback, e.tools AS tools, e.sampling.temperature AS temperature
-FROM {timed("ModelCallRecorded")}
+FROM {timed("ModelCallRecorded", beside=_CORRECTED)}
 """
 
 _TREES = """

@@ -12,7 +12,7 @@ from gyre.core.admission import draw
 from gyre.core.leaves import leaves, summaries
 from gyre.core.tree import Tree, digest, evolve, fold, from_bytes, path_ids, sampled, to_bytes
 from schemas.base import ints, pack_floats, pack_ints
-from schemas.calls import ModelCallRecorded, SamplingRecord, VersionSpan
+from schemas.calls import DeliveryCorrected, ModelCallRecorded, SamplingRecord, VersionSpan
 
 
 def record(
@@ -195,3 +195,18 @@ def test_a_cut_answer_of_another_thread_or_one_with_no_better_that_was_received_
     assert [leaf.role for leaf in summaries(fold("x", [cut, other]))] == ["sub-agent", "sub-agent"]
     lost = record(1, 0, 2, [], [5, 6], thread="a", delivered=False)
     assert [leaf.role for leaf in summaries(fold("x", [cut, lost]))] == ["sub-agent", "abandoned"]
+
+
+def test_the_last_word_about_an_answer_counts_and_one_about_an_unknown_call_does_not() -> None:
+    def became(call: str, delivered: bool, execution: str = "x") -> DeliveryCorrected:
+        return DeliveryCorrected(execution=execution, call=call, delivered=delivered)
+
+    whole, on = record(0, None, 0, [1, 2], [7, 8]), record(1, 0, 4, [9], [5])
+    lost = fold("x", [whole, on, became("c1", delivered=False)])
+    assert [(leaf.leaf, leaf.role) for leaf in summaries(lost)] == [("c0", "main"), ("c1", "abandoned")]
+    (trajectory,) = draw(lost.nodes, summaries(lost), j_max=5, seed=0)
+    assert trajectory.leaf == "c0"
+    found = fold("x", [whole, on, became("c1", delivered=False), became("c1", delivered=True)])
+    assert to_bytes(found) == to_bytes(fold("x", [whole, on]))
+    assert evolve(found, became("c7", delivered=False)) is found
+    assert evolve(found, became("c1", delivered=False, execution="y")) is found

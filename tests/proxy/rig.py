@@ -43,6 +43,7 @@ class Cell:
         self.asked: list[GenerateRequest] = []
         self.given: list[Generation] = []
         self.engine = ScriptedEngine(self._line, pace=self._pace, version=version)
+        self.pace = True
         self.open = asyncio.Event()
         self.open.set()
         self.tokens = 0
@@ -57,6 +58,8 @@ class Cell:
     async def _pace(self) -> None:
         """Two tokens come at once, the others when it is open."""
         self.tokens += 1
+        if not self.pace:
+            return
         if self.tokens > 2:
             self.spoke.set()
             await self.open.wait()
@@ -102,6 +105,8 @@ class Rig:
     cells: dict[str, Cell] = field(default_factory=dict)
     keep_alive: float = 10.0
     handoff: float = 2.0
+    max_tokens: int = 48
+    context: int = 400
     model: Path = NANO
     starts: int = 0
 
@@ -158,7 +163,7 @@ class Rig:
         self.starts += 1
         note = self.folder / "proxy.url"
         settings = ProxySettings(
-            *(RUN, self.folder, self.model, self.folder / "proxy.key", 3, 1.0, 48, 400),
+            *(RUN, self.folder, self.model, self.folder / "proxy.key", 3, 1.0, self.max_tokens, self.context),
             keep_alive_seconds=self.keep_alive,
             handoff_seconds=self.handoff,
         )

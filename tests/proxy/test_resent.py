@@ -86,16 +86,14 @@ def test_an_answer_on_its_way_to_one_thread_is_not_given_to_another_and_free_aga
     live = Session("x", 7, template, Limits(1.0, 64, 2048), Generic())
     asked = Asked((Message("user", "look"),), (), None)
     plan = live.plan(asked)
-    live.add(live.record(plan, drawn(template, plan, "done"), total_seconds=0.0, delivered=True))
-    seat = Seat(live, [], {plan.call}, {})
+    seat = Seat(live)
+    seat.take(1, live.record(plan, drawn(template, plan, "done"), total_seconds=0.0, delivered=True))
     sent = Sent.of("chat/completions", {"x-session-id": "a"}, b"{}")
     assert seat.lost(live.finished(asked)) == plan.call
     job = seat.jobs[plan.call] = Job(plan.call, plan.tokens, sent, seat)
     assert seat.lost(live.finished(asked)) is None
     assert seat.repeated(sent) is job
     assert seat.repeated(Sent.of("chat/completions", {"x-session-id": "b"}, b"{}")) is None
-    job.forsaken = True
-    assert seat.repeated(sent) is None
     seat.over(job)
     assert seat.lost(live.finished(asked)) == plan.call
 

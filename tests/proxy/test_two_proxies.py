@@ -14,6 +14,7 @@ from schemas.calls import RecordsSealed, RouteAssigned, RouteMoved
 from services.proxy_calls import Calls
 from services.proxy_draw import Engines
 from services.proxy_moves import Moves
+from services.proxy_routes import RouteSpeech
 from services.proxy_world import World
 from services.speaker import Speaker
 from tests.proxy.rig import RUN, SECRET, Rig
@@ -33,9 +34,12 @@ def calls_of(rig: Rig, template: Template, instance: str) -> Calls:
     bus.ev = FarLog(rig.broker, RUN, bus._state.ev, f"ev.{RUN}.", bus.blobs)
     world = World(bus, SECRET, 0)
     speaker = Speaker(bus)
-    engines = Engines(world, Moves(world, speaker, rig._connect, 1.0), instance, ())
+    routes = RouteSpeech(bus, world, speaker)
+    engines = Engines(world, Moves(world, speaker, routes, rig._connect, 1.0), instance, ())
     limits = Limits(1.0, 8, 64)
-    return Calls(bus, world, engines, speaker, lambda name, seed: Session(name, seed, template, limits, Reference()))
+    return Calls(
+        bus, world, engines, speaker, routes, lambda name, seed: Session(name, seed, template, limits, Reference())
+    )
 
 
 async def test_of_two_proxies_that_seal_at_once_one_is_heard(rig: Rig, template: Template) -> None:

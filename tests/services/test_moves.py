@@ -9,6 +9,7 @@ from schemas.calls import RouteAssigned, RouteMoved
 from schemas.dispatch import ExecutionDispatched
 from schemas.roles import CellRegistered
 from services.proxy_moves import Moves
+from services.proxy_routes import RouteSpeech
 from services.proxy_world import World
 from services.speaker import Speaker
 
@@ -36,7 +37,8 @@ async def moves(folder: Path, near: Near) -> Moves:
     world.fold(ExecutionDispatched(execution="x1", group="g", task="t", index=0, version=0, seed=0))
     world.fold(RouteAssigned(execution="x1", cell=1))
     engine: Any = near
-    return Moves(world, Speaker(bus), lambda _: engine, 1.0)
+    speaker = Speaker(bus)
+    return Moves(world, speaker, RouteSpeech(bus, world, speaker), lambda _: engine, 1.0)
 
 
 async def test_asking_in_the_very_moment_in_which_a_cache_came_stops_nothing(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from gyre.warehouse.queries import QUERIES
 from gyre.warehouse.queries_figures import FIGURES
 from gyre.warehouse.rows import lines
 from gyre.warehouse.views import VIEWS
+from schemas.calls import DeliveryCorrected
 from schemas.envelope import COMMIT
 from schemas.roles import RoleTransitionFailed, RoleTransitionRequested
 from tests.core.told import Told, a_run, asked, lost, moved
@@ -195,3 +196,16 @@ def test_roles_last_as_long_as_in_the_timeline_of_the_same_log(warehouse: Wareho
     for lane in fold(told).lanes:
         expected = {standing: seconds for standing, seconds in lane.seconds.items() if seconds}
         assert sums[lane.cell] == pytest.approx(expected)
+
+
+def test_a_call_is_delivered_as_the_last_word_about_it_says(warehouse: Warehouse, ask: Ask) -> None:
+    became = [("x0-0-c0", False), ("x0-0-c1", False), ("x0-0-c1", True)]
+    said = [DeliveryCorrected(execution="x0-0", call=name, delivered=delivered) for name, delivered in became]
+    warehouse.insert(rows("said", [*healthy(), *said]))
+    sql = "SELECT call, delivered FROM calls WHERE run = {run:String} AND execution < 'x0-2' ORDER BY call"
+    assert [(row["call"], bool(row["delivered"])) for row in ask(sql, "said")] == [
+        ("x0-0-c0", False),
+        ("x0-0-c1", True),
+        ("x0-1-c0", True),
+        ("x0-1-c1", True),
+    ]

@@ -7,7 +7,7 @@ from typing import Any
 from gyre.core.diagnosis.finding import At, Finding, Hear, Kind, Outlook, Severity, ids
 from gyre.core.diagnosis.limits import HALF, Limits
 from gyre.core.diagnosis.windows import Window
-from schemas.calls import ModelCallRecorded
+from schemas.calls import DeliveryCorrected, ModelCallRecorded
 from schemas.rewards import RewardAssigned
 
 TOOLLESS = Kind("no-tool-calls", "as many answers in a row as a batch has executions without a single tool call")
@@ -15,7 +15,7 @@ UNPARSED = Kind(
     "unparsed-tool-calls", "answers with a tool call's marks in their text: rollout.tool_parser does not fit"
 )
 CUT = Kind("truncated-answers", "more than half of a batch's answers in a row ended at the limit of tokens")
-UNHEARD = Kind("undelivered-answers", "more than half of a batch's answers in a row had no client waiting for them")
+UNHEARD = Kind("undelivered-answers", "more than half of a batch's answers in a row reached no client")
 BROKEN = Kind("engine-errors", "more than half of a batch's answers in a row ended in an error or were aborted")
 
 MARKS = ("<tool_call>", "<function=", "[TOOL_CALLS]", "<|python_tag|>")
@@ -50,13 +50,19 @@ class Calls:
         """Whether any answer called a tool so far."""
         self._rewarded = False
         """Whether anything ever scored above 0."""
+        self._latest: dict[str, At] = {}
+        """The calls of a window, whose answers may turn out not to have arrived."""
         size = limits.batch
         self._unparsed, self._cut, self._unheard, self._broken = (Window(size) for _ in range(4))
 
     @property
     def hears(self) -> Mapping[type[Any], Hear]:
         """See `Detector`."""
-        return {ModelCallRecorded: self._called, RewardAssigned: self._assigned}
+        return {
+            ModelCallRecorded: self._called,
+            DeliveryCorrected: self._corrected,
+            RewardAssigned: self._assigned,
+        }
 
     def findings(self, outlook: Outlook) -> Iterator[Finding]:
         """See `Detector`."""
@@ -64,7 +70,7 @@ class Calls:
         yield from self._toolless()
         yield from self._share(UNPARSED, self._unparsed, "hold a tool call that was not read as one", "critical")
         yield from self._share(CUT, self._cut, f"were cut ({limit})", "warning")
-        yield from self._share(UNHEARD, self._unheard, "came when no client waited any more", "warning")
+        yield from self._share(UNHEARD, self._unheard, "reached no client: it hung up before the end", "warning")
         yield from self._share(BROKEN, self._broken, "ended in an error or were aborted", "critical")
 
     def _toolless(self) -> Iterator[Finding]:
@@ -97,8 +103,15 @@ class Calls:
         self._unparsed.add(at, not tools and any(mark in event.reply for mark in MARKS))
         self._cut.add(at, event.finish == "length")
         self._unheard.add(at, not event.delivered)
+        self._latest[event.call] = at
+        if len(self._latest) > self._limits.batch:
+            del self._latest[next(iter(self._latest))]
         self._broken.add(at, event.finish in {"error", "abort"})
         self._follow(at, event, tools)
+
+    def _corrected(self, _: At, event: DeliveryCorrected) -> None:
+        if (at := self._latest.get(event.call)) is not None:
+            self._unheard.correct(at, not event.delivered)
 
     def _follow(self, at: At, event: ModelCallRecorded, tools: bool) -> None:
         if tools:

@@ -39,6 +39,17 @@ class Window:
         self._bad += bad
         if len(self._facts) > self._size:
             self._bad -= self._facts.popleft()[1]
+        self._judge()
+
+    def correct(self, at: At, bad: bool) -> None:
+        """One that is still in it turned out otherwise."""
+        for place, (where, was) in enumerate(self._facts):
+            if where == at:
+                self._facts[place] = (at, bad)
+                self._bad += bad - was
+                self._judge()
+
+    def _judge(self) -> None:
         if len(self._facts) == self._size and self._bad > (self.worst.bad if self.worst else 0):
             self.worst = self._share()
 

@@ -1,6 +1,6 @@
 """Scenes of executions, scores and calls: for each finding one in which it speaks and one, much alike, in which not."""
 
-from schemas.calls import HistoryRejected, VersionSpan
+from schemas.calls import DeliveryCorrected, HistoryRejected, VersionSpan
 from schemas.envelope import Event
 from schemas.training import GroupAssigned, WeightsPublished
 from tests.core.diagnosis.scene import (
@@ -209,6 +209,18 @@ def unheard() -> Pair:
     return Scene(told(5)), Scene(told(4))
 
 
+def unheard_after_all() -> Pair:
+    """Recorded for clients that were gone before they had the answers; some of them came back for theirs."""
+
+    def told(back: int) -> Told:
+        calls = [call("x0-0", n) for n in range(8)]
+        gone = [DeliveryCorrected(execution="x0-0", call=each.call, delivered=False) for each in calls[:5]]
+        again = [each.model_copy(update={"delivered": True}) for each in gone[:back]]
+        return each(0, 1, [said for n in range(8) for said in (calls[n], *gone[n : n + 1], *again[n : n + 1])])
+
+    return Scene(told(0)), Scene(told(1))
+
+
 def broken_off() -> Pair:
     def told(count: int) -> Told:
         return each(0, 1, [call(f"x0-{n}", finish="abort" if n < count else "stop") for n in range(8)])
@@ -256,7 +268,7 @@ SCENES: dict[str, list[Pair]] = {
     "no-tool-calls": [toolless(), never_a_tool()],
     "unparsed-tool-calls": [unread()],
     "truncated-answers": [cut()],
-    "undelivered-answers": [unheard()],
+    "undelivered-answers": [unheard(), unheard_after_all()],
     "engine-errors": [broken_off()],
     "stale-groups": [overtaken()],
     "stale-engine": [old_engine()],
