@@ -138,7 +138,7 @@ def commits(count: int) -> list[Commit]:
 
 
 async def publish(bench: Bench, count: int, rounds: int) -> dict[str, float]:
-    subject = subjects.ev("bench", "bench", "event")
+    subject = subjects.ev("bench", "scheduler", "event")
     body = COMMIT.dump_json(commit(next(NUMBERS)))
 
     async def ours() -> tuple[float, float]:
@@ -159,7 +159,7 @@ async def _publish_async(js: JetStreamContext, body: bytes, count: int) -> None:
 
 
 async def shared_sync(bench: Bench, count: int, rounds: int) -> dict[str, float]:
-    subject = subjects.ev("bench", "bench", "event")
+    subject = subjects.ev("bench", "scheduler", "event")
     body = COMMIT.dump_json(commit(next(NUMBERS)))
 
     async def ours() -> tuple[float, float]:
@@ -240,7 +240,7 @@ async def _fetch_all(contexts: list[JetStreamContext], count: int) -> None:
 async def replay(bench: Bench, count: int, rounds: int) -> dict[str, float]:
     head = await bench.bus.ev.head()
     if head < count:
-        subject = subjects.ev("bench", "bench", "event")
+        subject = subjects.ev("bench", "scheduler", "event")
         await callers(commits(count), lambda one: bench.bus.ev.append(subject, one))
 
     async def ours() -> tuple[float, float]:
@@ -293,7 +293,7 @@ async def latency(bench: Bench, count: int) -> dict[str, float]:
     projecting = asyncio.create_task(project())
     for _ in range(count):
         started = time.perf_counter()
-        said[await bench.bus.ev.append(subjects.ev("bench", "bench", "event"), commit(next(NUMBERS)))] = started
+        said[await bench.bus.ev.append(subjects.ev("bench", "scheduler", "event"), commit(next(NUMBERS)))] = started
         await asyncio.sleep(0.005)
     await projecting
     await other.close()

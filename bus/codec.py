@@ -11,7 +11,7 @@ from bus.blobs import BlobError, Blobs
 from bus.log import Stored
 from schemas.envelope import COMMIT, Commit
 from schemas.refs import BlobRef
-from schemas.upcast import Malformed, first_line, load
+from schemas.upcast import Malformed, first_line, load, refuse_misplaced
 
 CLAIM_CHECK_BYTES = 256 * 1024
 _STUB = b'{"blob":'
@@ -46,11 +46,13 @@ def body_of(data: bytes, blobs: Blobs) -> bytes:
 
 
 def decode(sequence: int, subject: str, data: bytes, blobs: Blobs) -> Stored:
-    """Read stored bytes; total: what is no commit becomes a `Stored` with a reason."""
+    """Read stored bytes; total: what is no commit, or may not stand there, becomes a `Stored` with a reason."""
     try:
-        return Stored(sequence, subject, load(body_of(data, blobs)))
+        commit = load(body_of(data, blobs))
+        refuse_misplaced(subject, commit.run, commit.producer.service)
     except Malformed as error:
         return Stored(sequence, subject, None, error.reason)
+    return Stored(sequence, subject, commit)
 
 
 def commit_id(data: bytes) -> str:

@@ -94,6 +94,19 @@ def load(body: bytes) -> Commit:
         return _load_old(body, error)
 
 
+def refuse_misplaced(subject: str, run: str, service: str) -> None:
+    """Raise `Malformed` for a commit that says another run or service than the subject under which it is stored.
+
+    The subject is what a server lets only some users say something on, and what readers choose by; the commit is what
+    they go by. One in another's name would be a fact to some of them and none to others.
+    """
+    kind, told, speaker, *_ = (*subject.split("."), "", "")
+    if kind in {"ev", "call"} and run != told:
+        raise Malformed(f"run: {run} on a subject of run {told}")
+    if kind == "ev" and service != speaker:
+        raise Malformed(f"producer.service: {service} on a subject of {speaker}")
+
+
 def upcast(payload: Payload, upcasters: Mapping[tuple[str, int], Upcaster]) -> Payload:
     """An event's payload lifted as far as the chain goes; payloads of no known version come back as they are."""
     while (step := upcasters.get((str(payload.get("type")), _version(payload)))) is not None:

@@ -21,7 +21,7 @@ import orjson
 from schemas.base import Model, floats
 from schemas.envelope import COMMIT, Commit
 from schemas.speakers import Stream
-from schemas.upcast import Malformed, current_version, event_models, load
+from schemas.upcast import Malformed, current_version, event_models, load, refuse_misplaced
 
 MALFORMED = "Malformed"
 """Type of the row of a message that no model accepts; its body holds the subject and the reason."""
@@ -49,12 +49,12 @@ def lines(run: str, stream: Stream, sequence: int, subject: str, data: bytes) ->
         data: the stored bytes; of a claim check, those that it stands for.
     """
     place = f"{run}\t{stream}\t{sequence}\t"
-    rows = _rows(place, data)
-    if rows is None:
-        try:
-            rows = _rows(place, COMMIT.dump_json(load(data)))
-        except Malformed as error:
-            return [unreadable(run, stream, sequence, subject, error.reason)]
+    try:
+        rows = _rows(place, subject, data)
+        if rows is None:
+            rows = _rows(place, subject, COMMIT.dump_json(load(data)))
+    except Malformed as error:
+        return [unreadable(run, stream, sequence, subject, error.reason)]
     assert rows is not None, "what a model writes has the model's fields"
     return rows
 
@@ -65,13 +65,17 @@ def unreadable(run: str, stream: Stream, sequence: int, subject: str, reason: st
     return f"{run}\t{stream}\t{sequence}\t0\t1\t0\t\t\t\t0\t0\t\t{MALFORMED}\t0\t".encode() + text
 
 
-def _rows(place: str, data: bytes) -> list[bytes] | None:
-    """The rows of a commit that has the fields of today's models; None: the models have to look at it."""
+def _rows(place: str, subject: str, data: bytes) -> list[bytes] | None:
+    """The rows of a commit that has the fields of today's models; None: the models have to look at it.
+
+    Raises Malformed for one that may not stand under its subject.
+    """
     try:
         commit = orjson.loads(data)
         said = _said(commit)
         if said is None:
             return None
+        refuse_misplaced(subject, commit["run"], commit["producer"]["service"])
         events = commit["events"]
         of = len(events)
         if not of:
@@ -80,6 +84,8 @@ def _rows(place: str, data: bytes) -> list[bytes] | None:
             f"{place}{index}\t{of}\t{said}\t{event['type']}\t{event['v']}\t".encode() + _text(event)
             for index, event in enumerate(events)
         ]
+    except Malformed:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -22,13 +22,13 @@ from schemas.runs import TimerFired
 _NUMBERS = itertools.count(1)
 
 
-def said(*events: Event, commit: str = "", run: str = "r") -> Commit:
+def said(*events: Event, commit: str = "", run: str = "r", service: str = "tester") -> Commit:
     """A commit with an id of its own."""
     number = next(_NUMBERS)
     events = events or (TimerFired(timer=f"t{number}"),)
     return Commit(
         run=run,
-        producer=Producer(service="tester", instance="one"),
+        producer=Producer(service=service, instance="one"),
         commit=commit or f"commit-{number}",
         causation=0,
         as_of=0,
@@ -40,7 +40,8 @@ def said(*events: Event, commit: str = "", run: str = "r") -> Commit:
 
 def dispatched(execution: str) -> Commit:
     """One item of the rollout queue."""
-    return said(ExecutionDispatched(execution=execution, group="g", task="t", index=0, version=0, seed=1))
+    event = ExecutionDispatched(execution=execution, group="g", task="t", index=0, version=0, seed=1)
+    return said(event, service="scheduler")
 
 
 async def take(log: Log, count: int, after: int = 0, filter: str = "") -> list[Stored]:  # noqa: A002

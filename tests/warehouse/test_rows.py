@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parents[1] / "schemas" / "golden"
 
 
 def rows(*events: Event) -> list[dict[str, Any]]:
-    return parsed(lines("r", "EV", 7, "ev.r.s", COMMIT.dump_json(committed("r", 2, *events))))
+    return parsed(lines("r", "EV", 7, "ev.r.control.s", COMMIT.dump_json(committed("r", 2, *events))))
 
 
 def parsed(found: list[bytes]) -> list[dict[str, Any]]:
@@ -98,8 +98,21 @@ def test_what_has_the_shape_of_a_commit_and_is_none_has_a_row_with_the_reason() 
         {key: value for key, value in good.items() if key != "as_of"},
     ]
     for each in bad:
-        (row,) = parsed(lines("r", "EV", 9, "ev.r.x", orjson.dumps(each)))
+        (row,) = parsed(lines("r", "EV", 9, "ev.r.control.x", orjson.dumps(each)))
         assert (row["type"], row["sequence"], row["of"]) == (MALFORMED, 9, 1), each
+
+
+@pytest.mark.parametrize("stored", ["today's", "older"])
+def test_a_commit_in_anothers_name_has_a_row_with_the_reason(stored: str) -> None:
+    told = orjson.loads(COMMIT.dump_json(committed("r", 2, call("x", 1))))
+    if stored == "older":
+        del told["events"][0]["fallback"]
+    body = orjson.dumps(told)
+    for stream, subject in (("EV", "ev.r.packer.x"), ("EV", "ev.other.control.x"), ("CALL", "call.other.x")):
+        (row,) = parsed(lines("r", stream, 9, subject, body))  # type: ignore[arg-type]
+        assert (row["type"], row["body"]["subject"]) == (MALFORMED, subject)
+    (row,) = parsed(lines("r", "EV", 9, "ev.r.control.x", body))
+    assert row["type"] == "ModelCallRecorded"
 
 
 def test_what_an_older_version_said_is_lifted() -> None:
