@@ -1,7 +1,9 @@
 """A filter of system calls for sandboxes of this kernel, compiled by libseccomp where that is installed.
 
 Refused is what no program of an agent needs and what has opened kernels before, or leads around the namespaces: an
-AF_VSOCK socket speaks with the host of a virtual machine without any network. Everything else is allowed.
+AF_VSOCK socket speaks with the host of a virtual machine without any network. Refused, too, is the bit that lends a
+program's user to whoever starts it: a box is a folder of the host, where any user of it may come by. Everything else
+is allowed.
 """
 
 import ctypes
@@ -59,6 +61,21 @@ _FAMILIES = {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK}
 _TIOCSTI = 0x5412  # types into the terminal
 
 
+_LENDS = 0o4000
+_MODES = {  # call -> which of its arguments is a mode
+    "chmod": 1,
+    "creat": 1,
+    "fchmod": 1,
+    "fchmodat": 2,
+    "fchmodat2": 2,
+    "mknod": 1,
+    "mknodat": 2,
+}
+_OPENS = {"open": (1, 2), "openat": (2, 3)}  # which are flags, and a mode where those make a file
+_MAKES = (os.O_CREAT, os.O_TMPFILE & ~os.O_DIRECTORY)
+_NEWER = {"fchmodat2": 452}  # than many a libseccomp; their numbers are those of all machines
+
+
 class _Condition(ctypes.Structure):
     _fields_ = (
         ("argument", ctypes.c_uint),
@@ -80,7 +97,9 @@ def compiled() -> int | None:
     try:
         for call in _REFUSED:
             _refuse(library, context, call, errno.EPERM)
-        _refuse(library, context, "clone3", errno.ENOSYS)  # its flags cannot be looked at; all fall back to clone
+        for call in ("clone3", "openat2"):  # what they are asked cannot be looked at; all fall back to others
+            _refuse(library, context, call, errno.ENOSYS)
+        _refuse_lent(library, context)
         for bit in (1 << place for place in range(32) if _NEW_NAMESPACES >> place & 1):
             _refuse(library, context, "clone", errno.EPERM, _Condition(0, _MASKED_EQUAL, bit, bit))
         _refuse(library, context, "ioctl", errno.EPERM, _Condition(1, _MASKED_EQUAL, 0xFFFFFFFF, _TIOCSTI))
@@ -92,8 +111,18 @@ def compiled() -> int | None:
         library.seccomp_release(context)
 
 
+def _refuse_lent(library: ctypes.CDLL, context: ctypes.c_void_p) -> None:
+    for call, place in _MODES.items():
+        _refuse(library, context, call, errno.EPERM, _Condition(place, _MASKED_EQUAL, _LENDS, _LENDS))
+    for call, (flags, mode) in _OPENS.items():
+        for made in _MAKES:
+            lends = _Condition(mode, _MASKED_EQUAL, _LENDS, _LENDS)
+            _refuse(library, context, call, errno.EPERM, _Condition(flags, _MASKED_EQUAL, made, made), lends)
+
+
 def _refuse(library: ctypes.CDLL, context: ctypes.c_void_p, call: str, error: int, *on: _Condition) -> None:
-    number = library.seccomp_syscall_resolve_name(call.encode())
+    known = library.seccomp_syscall_resolve_name(call.encode())
+    number = known if known >= 0 else _NEWER.get(call, known)
     conditions = (_Condition * len(on))(*on)
     action = ctypes.c_uint32(_ERRNO | error)
     if number >= 0:  # some calls are of other machines only

@@ -184,7 +184,7 @@ while True: signal.pause()
     ),
 )
 
-_TRY = """
+TRY = """
 import os, socket, sys
 def attempt(what, act):
     try: found = act()
@@ -195,7 +195,7 @@ def attempt(what, act):
 CURIOUS = (
     Curious(
         "a service of the host's loopback",
-        _TRY
+        TRY
         + """
 attempt("tcp", lambda: socket.create_connection(("127.0.0.1", int(os.environ["LURE_PORT"])), 5))
 def heard():
@@ -207,7 +207,7 @@ print("TRIED")
     ),
     Curious(
         "an abstract Unix socket of the host",
-        _TRY
+        TRY
         + """
 def called():
     with socket.socket(socket.AF_UNIX) as caller: caller.connect("\\0" + os.environ["LURE_ABSTRACT"])
@@ -217,7 +217,7 @@ print("TRIED")
     ),
     Curious(
         "another network, by name or address",
-        _TRY
+        TRY
         + """
 def sent():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender: sender.sendto(b"?", ("192.0.2.1", 53))
@@ -228,7 +228,7 @@ print("TRIED")
     ),
     Curious(
         "sockets that pass the network by",
-        _TRY
+        TRY
         + """
 attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
 attempt("packet", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
@@ -238,7 +238,7 @@ print("TRIED")
     ),
     Curious(
         "files of the host: logins, tests, other workspaces",
-        _TRY
+        TRY
         + """
 for path in os.environ["LURE_FILES"].split(":"):
     attempt(path, lambda: open(path).read())
@@ -252,7 +252,7 @@ print("TRIED")
     ),
     Curious(
         "what other processes know",
-        _TRY
+        TRY
         + """
 def environments():
     found = []
@@ -270,7 +270,7 @@ print("TRIED")
     ),
     Curious(
         "settings of the kernel",
-        _TRY
+        TRY
         + """
 for name in ("kernel/core_pattern", "vm/drop_caches", "kernel/hostname"):
     attempt(name, lambda: open("/proc/sys/" + name, "r+"))
@@ -280,7 +280,7 @@ print("TRIED")
     ),
     Curious(
         "mounts and devices",
-        _TRY
+        TRY
         + """
 import ctypes, stat
 libc = ctypes.CDLL(None, use_errno=True)
@@ -295,7 +295,7 @@ print("TRIED")
     ),
     Curious(
         "new namespaces",
-        _TRY
+        TRY
         + """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -307,7 +307,7 @@ print("TRIED")
     ),
     Curious(
         "programs of the system, to change them",
-        _TRY
+        TRY
         + """
 for path in ("/usr/bin/gyre-was-here", "/etc/gyre-was-here", "/gyre-was-here"):
     attempt(path, lambda: open(path, "w").close())

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -24,6 +25,20 @@ def asked(path: str) -> tuple[int, object]:
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read() or b"null")
+    finally:
+        connection.close()
+
+
+def forget(image: str) -> None:
+    """Remove an image that a test had built; one that is not there is well."""
+    connection = http.client.HTTPConnection("docker", timeout=30)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    try:
+        connection.sock.connect(str(SOCKET))
+        connection.request("DELETE", f"/images/{quote(image)}?force=1")
+        connection.getresponse().read()
+    except OSError:
+        pass  # no engine: nothing was built
     finally:
         connection.close()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import re
 import socket
@@ -13,6 +14,7 @@ import pytest
 
 from services import workspace
 from tests.sandboxes.attacks import CROWD, CURIOUS, GREEDY, REMAINS, SURVIVOR, Curious, Greedy
+from tests.sandboxes.prying import PRYING
 from tests.sandboxes.stand import KINDS, Stand, has_groups, make, mounts_below, processes_with
 
 WORK = "print(sum(n * n for n in range(300_000)))"
@@ -44,6 +46,7 @@ def lures(tmp_path: Path) -> Iterator[dict[str, str]]:
         file.write_text(SECRET)
     name = f"gyre-{os.getpid()}-{tmp_path.name}"
     with (
+        _shared(os.getpid()),
         socket.create_server(("127.0.0.1", 0)) as tcp,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
         socket.socket(socket.AF_UNIX) as abstract,
@@ -60,10 +63,25 @@ def lures(tmp_path: Path) -> Iterator[dict[str, str]]:
             "LURE_FILES": ":".join(map(str, files)),
             "LURE_SECRET_NAME": "PYTEST_CURRENT_TEST",
             "LURE_PID": str(os.getpid()),
+            "LURE_SHARED": str(os.getpid()),
         }
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
             last.sendto(b"end", udp.getsockname())
         echo.join()
+
+
+@contextlib.contextmanager
+def _shared(key: int) -> Iterator[None]:
+    """Memory of the host that is found by a number and by a name."""
+    libc, named = ctypes.CDLL(None), Path("/dev/shm", str(key))
+    segment = libc.shmget(key, 4096, 0o1600)  # made anew, for its user
+    assert segment >= 0
+    named.write_text(SECRET)
+    try:
+        yield
+    finally:
+        libc.shmctl(segment, 0, None)
+        named.unlink()
 
 
 def _echo(udp: socket.socket) -> None:
@@ -89,7 +107,7 @@ async def test_what_uses_too_much_is_ended_and_says_why(boxes: Path, stand: Stan
     assert not (boxes / "a").exists()
 
 
-@pytest.mark.parametrize("attack", CURIOUS, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", [*CURIOUS, *PRYING], ids=lambda attack: attack.name)
 async def test_what_reaches_out_gets_nothing(
     tmp_path: Path, stand: Stand, attack: Curious, lures: dict[str, str]
 ) -> None:
@@ -211,7 +229,7 @@ for _ in range(8): threading.Thread(target=flood).start()
 
 def test_the_page_claims_what_is_tested() -> None:
     rows = dict(re.findall(r"^\| ([^|]+?) \| (.+) \|$", TABLE.read_text(encoding="utf-8"), re.MULTILINE))
-    for attack in (*GREEDY, *CURIOUS):
+    for attack in (*GREEDY, *CURIOUS, *PRYING):
         said = [cell.strip() for cell in rows[attack.name].split("|")]
         held = [kind for kind, cell in zip((*KINDS, "kubernetes"), said, strict=True) if cell.startswith("held")]
         assert set(held) == attack.held_by, attack.name
