@@ -368,7 +368,7 @@ class WeightsPublished(Model):
     version: PositiveInt
     weights: WeightsRef
     seconds: NonNegativeFloat
-    transport: Literal["file", "store", "group", "mooncake"] | None = Field(default=None, exclude_if=is_none)
+    transport: Literal["file", "store", "tensor", "group", "mooncake"] | None = Field(default=None, exclude_if=is_none)
     """How they travelled; None: said before there was a choice."""
     sent: NonNegativeInt | None = Field(default=None, exclude_if=is_none)
     """Bytes that a cell needed which had the version before; all of them are `weights.size`."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from gyre.config import Config
 from gyre.core import ledger
 from gyre.errors import ConfigError, GyreError, Problem
 from gyre.weights.files import Carried, Carrier, FromFolder, Shared
-from gyre.weights.port import Ask, Weights, WeightsUnavailable
+from gyre.weights.port import Ask, Give, Weights, WeightsUnavailable, give
+from gyre.weights.store import ObjectStore, Stored
 from schemas.refs import BlobRef
 from services.address import reached
 from services.place import Place
@@ -24,6 +26,7 @@ PATH = "/weights"
 ASK_SECONDS = 60.0
 """The core looks at its whole file before it answers."""
 _REFUSED = 409
+_FOLDER = ("file", "tensor")  # transports whose cells read the run folder
 
 
 def cell_weights(place: Place, index: int, core: Callable[[], str]) -> Weights:
@@ -39,23 +42,31 @@ def cell_weights(place: Place, index: int, core: Callable[[], str]) -> Weights:
         from gyre.weights.group import Grouped
 
         return Grouped(folder, place.instance, partial(ask, core), reached(), chosen.backend)
-    if chosen.transport == "file" and not chosen.delta:
-        return FromFolder(folder)
+    giving: Give = give
+    if chosen.transport == "tensor":
+        from gyre.weights.tensors import give_tensors
+
+        giving = give_tensors
+    if chosen.transport in _FOLDER and not chosen.delta:
+        return FromFolder(folder, giving)
     own = folder / "cells" / str(index) / "weights"
     carrier = _carrier(place, partial(ask, core))
-    return Carried(carrier, folder, own, delta=chosen.delta, core=index == ledger.CORE)
+    return Carried(carrier, folder, own, delta=chosen.delta, core=index == ledger.CORE, give=giving)
 
 
 def check_transport(config: Config) -> None:
-    """What the chosen transport needs is installed. Raises `ConfigError`."""
-    if config.weights.transport != "mooncake":
-        return
-    from gyre.weights.mooncake import transfer_engine_class
-
+    """What the chosen transport needs is installed, or in the environment. Raises `ConfigError`."""
+    chosen = config.weights
     try:
-        transfer_engine_class()
+        if chosen.transport == "mooncake":
+            from gyre.weights.mooncake import transfer_engine_class
+
+            transfer_engine_class()
+        if chosen.url:
+            _store(chosen.url)
     except WeightsUnavailable as error:
-        raise ConfigError("", (Problem("weights.transport", "mooncake", str(error)),)) from error
+        field = "url" if chosen.url else "transport"
+        raise ConfigError("", (Problem(f"weights.{field}", getattr(chosen, field), str(error)),)) from error
 
 
 def _carrier(place: Place, ask: Ask) -> Carrier:
@@ -65,12 +76,19 @@ def _carrier(place: Place, ask: Ask) -> Carrier:
 
         host = reached()
         return Mooncake(partial(transfer_engine, host, chosen.protocol, chosen.device), host, ask)
-    if chosen.transport == "file":
+    if chosen.transport in _FOLDER:
         return Shared(place.folder)
-    from gyre.weights.http_store import HttpStore
-    from gyre.weights.store import Stored
+    return Stored(_store(chosen.url) if chosen.url else NamedBlobs(place.folder / "objects"))
 
-    return Stored(HttpStore(chosen.url) if chosen.url else NamedBlobs(place.folder / "objects"))
+
+def _store(url: str) -> ObjectStore:
+    if url.startswith("s3://"):
+        from gyre.weights.s3 import s3_store
+
+        return s3_store(url, os.environ, lambda: datetime.now(UTC))
+    from gyre.weights.http_store import Bearer, HttpStore
+
+    return HttpStore(url, Bearer())
 
 
 async def ask(core: Callable[[], str], question: bytes) -> bytes:

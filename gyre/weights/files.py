@@ -17,7 +17,7 @@ from gyre.engines.port import Engine
 from gyre.errors import GyreError
 from gyre.trainers.checkpoint import file_digest, locate
 from gyre.weights.delta import apply_delta, make_delta, read_table
-from gyre.weights.port import Offered, WeightsUnavailable, WeightsUnusable, give
+from gyre.weights.port import Give, Offered, WeightsUnavailable, WeightsUnusable, give
 from schemas.refs import WeightsRef
 
 log = logging.getLogger("gyre")
@@ -50,9 +50,9 @@ class Carrier(Protocol):
 class FromFolder:
     """Every cell reads the run folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder`: the run's."""
-        self._folder = folder
+    def __init__(self, folder: Path, give: Give = give) -> None:
+        """`folder`: the run's. `give`: how a cell gives its engine what it read."""
+        self._folder, self._give = folder, give
 
     async def offer(self, weights: WeightsRef, base: WeightsRef | None) -> Offered:
         """See `Weights`: they lie there."""
@@ -60,7 +60,7 @@ class FromFolder:
 
     async def bring(self, engine: Engine, weights: WeightsRef, version: int, *, resume: bool) -> None:
         """See `Weights`."""
-        await give(engine, await asyncio.to_thread(locate, self._folder, weights), version, resume=resume)
+        await self._give(engine, await asyncio.to_thread(locate, self._folder, weights), version, resume=resume)
 
     async def answer(self, question: bytes) -> bytes:
         """See `Weights`: nothing is asked."""
@@ -79,10 +79,13 @@ class Carried:
         own: folder for this cell's files.
         delta: whether changes are offered and asked for.
         core: whether this cell is the core, which fetches nothing.
+        give: how a cell gives its engine what it was brought.
     """
 
-    def __init__(self, carrier: Carrier, folder: Path, own: Path, *, delta: bool, core: bool) -> None:
-        self._carrier, self._folder, self._own = carrier, folder, own
+    def __init__(
+        self, carrier: Carrier, folder: Path, own: Path, *, delta: bool, core: bool, give: Give = give
+    ) -> None:
+        self._carrier, self._folder, self._own, self._give = carrier, folder, own, give
         self._delta, self._core = delta, core
 
     async def offer(self, weights: WeightsRef, base: WeightsRef | None) -> Offered:
@@ -103,7 +106,7 @@ class Carried:
 
     async def bring(self, engine: Engine, weights: WeightsRef, version: int, *, resume: bool) -> None:
         """See `Weights`."""
-        await give(engine, await self._file(weights), version, resume=resume)
+        await self._give(engine, await self._file(weights), version, resume=resume)
 
     async def answer(self, question: bytes) -> bytes:
         """See `Weights`."""

@@ -5,24 +5,21 @@ file instead, whole, before it serves again: none is ever served from half of tw
 """
 
 import asyncio
-import logging
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from gyre.engines.port import Engine, EngineError, EngineUnavailable
-from gyre.engines.sglang.engine import SglangEngine
-from gyre.engines.sglang.group import Group
+from gyre.engines.port import Engine, EngineUnavailable
+from gyre.engines.sglang.group import Group, receive
 from gyre.errors import GyreError
 from gyre.trainers.checkpoint import locate
 from gyre.weights.group_sender import send
 from gyre.weights.port import Ask, Offered, WeightsUnusable, give
+from gyre.weights.sending import received
 from schemas.base import Model
 from schemas.refs import WeightsRef
-
-log = logging.getLogger("gyre")
 
 
 class Wanted(Model):
@@ -60,15 +57,9 @@ class Grouped:
 
     async def bring(self, engine: Engine, weights: WeightsRef, version: int, *, resume: bool) -> None:
         """See `Weights`."""
-        if not isinstance(engine, SglangEngine):
-            raise WeightsUnusable(f"{type(engine).__name__}: joins no group; set weights.transport to another")
-        try:
-            await engine.join(partial(self._meet, weights), version)
-        except (EngineError, GyreError, OSError) as error:
-            log.warning("version %d does not come by a group: %s; the file is loaded", version, error)
-        else:
-            return
-        await give(engine, await asyncio.to_thread(locate, self._folder, weights), version, resume=resume)
+        send = partial(receive, partial(self._meet, weights))
+        if not await received(engine, send, version, "a group"):
+            await give(engine, await asyncio.to_thread(locate, self._folder, weights), version, resume=resume)
 
     async def answer(self, question: bytes) -> bytes:
         """See `Weights`: a sender waits for the server."""

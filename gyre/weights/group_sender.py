@@ -7,34 +7,24 @@ lie, in broadcasts of bounded size; nothing is taken from a trainer, which may b
 
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import numpy as np
 import torch
 from torch import distributed
 from torch.distributed import distributed_c10d
 
-from gyre.engines.sglang.group import Bucket, Group
-from gyre.weights.layout import Part, read_layout
-from gyre.weights.port import WeightsUnusable
+from gyre.engines.sglang.group import Group
+from gyre.weights.buckets import Span, cut
+from gyre.weights.layout import read_layout
 
 SEND_SECONDS = 60.0
 """For the ranks to come, and for each broadcast."""
 BUCKET_BYTES = 1 << 28
-DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-}
-"""Safetensors' names -> torch's."""
 log = logging.getLogger("gyre")
 _distributed: Any = distributed  # the parts used here are published without types
 _c10d: Any = distributed_c10d
@@ -59,54 +49,30 @@ def send(file: Path, name: str, ranks: int, host: str, backend: str) -> Sender:
         host: address of this machine that the server reaches.
         backend: of torch.distributed, gloo or nccl.
     Raises:
-        WeightsUnusable: the file is none, or of a kind that no group carries.
+        WeightsUnusable: the file is none, or of a kind that SGLang does not receive.
         OSError: nothing can listen at that address.
     """
-    ranges = tuple(_ranges(read_layout(file).parts))
+    spans = cut(read_layout(file).parts, BUCKET_BYTES)
     listener = socket.create_server((host, 0))
     port = listener.getsockname()[1]
     limit = timedelta(seconds=SEND_SECONDS)
     store = _distributed.TCPStore(
         host, port, 1 + ranks, True, limit, wait_for_workers=False, master_listen_fd=listener.detach()
     )
-    group = Group(name=name, address=host, port=port, backend=backend, buckets=tuple(_bucket(each) for each in ranges))
-    spans = [(parts[0].begin, parts[-1].end) for parts in ranges]
+    group = Group(name=name, address=host, port=port, backend=backend, buckets=tuple(each.bucket for each in spans))
     thread = Thread(target=_serve, args=(store, group, ranks, file, spans), name=f"send-{name}", daemon=True)
     thread.start()
     return Sender(group, thread)
 
 
-def _ranges(parts: Sequence[Part]) -> Iterator[tuple[Part, ...]]:
-    """Neighbours of one kind, so that each lies where its kind may begin, up to a broadcast's size."""
-    found: list[Part] = []
-    for part in parts:
-        if part.kind not in DTYPES:
-            raise WeightsUnusable(
-                f"weights: {part.name!r} is {part.kind}, which no group carries; use another transport"
-            )
-        if found and (part.kind != found[0].kind or part.end - found[0].begin > BUCKET_BYTES):
-            yield tuple(found)
-            found = []
-        found.append(part)
-    if found:
-        yield tuple(found)
-
-
-def _bucket(parts: tuple[Part, ...]) -> Bucket:
-    return Bucket(
-        names=tuple(each.name for each in parts),
-        dtypes=tuple(DTYPES[each.kind] for each in parts),
-        shapes=tuple(each.shape for each in parts),
-    )
-
-
-def _serve(store: Any, group: Group, ranks: int, file: Path, spans: Sequence[tuple[int, int]]) -> None:
+def _serve(store: Any, group: Group, ranks: int, file: Path, spans: Sequence[Span]) -> None:
     """The thread: whatever goes wrong shows at the server, which falls back on the file."""
     try:
         made = _form(store, group, 1 + ranks)
         try:
-            for begin, end in spans:
-                _broadcast(made, _bytes(file, begin, end, group.backend))
+            for each in spans:
+                flat = each.read(file)
+                _broadcast(made, flat.cuda() if group.backend == "nccl" else flat)
         finally:
             _c10d.destroy_process_group(made)
     except (RuntimeError, OSError, ValueError) as error:  # torch has no narrower one for a lost peer or a time limit
@@ -129,9 +95,3 @@ def _broadcast(made: Any, flat: torch.Tensor) -> None:
     made.broadcast([flat], options).wait()
     if flat.is_cuda:
         torch.cuda.synchronize()  # the wait was the stream's; leaving now would cut it off
-
-
-def _bytes(file: Path, begin: int, end: int, backend: str) -> torch.Tensor:
-    """(bytes,) uint8, where the backend sends from."""
-    flat = torch.from_numpy(np.fromfile(file, dtype=np.uint8, count=end - begin, offset=begin))
-    return flat.cuda() if backend == "nccl" else flat

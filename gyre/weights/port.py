@@ -66,6 +66,14 @@ class Weights(Protocol):
         ...
 
 
+class Give(Protocol):
+    """How a file's weights get into an engine."""
+
+    async def __call__(self, engine: Engine, file: Path, version: int, *, resume: bool) -> None:
+        """EngineError, GyreError: they do not, and it serves nothing that is half of them."""
+        ...
+
+
 async def give(engine: Engine, file: Path, version: int, *, resume: bool) -> None:
-    """Weights in a file, into an engine. Raises EngineError."""
+    """A `Give`: the engine loads the file itself. Raises EngineError."""
     await (engine.resume(file, version) if resume else engine.load(file, version))

@@ -14,6 +14,7 @@ from aiohttp.test_utils import unused_port
 
 from gyre.engines.sglang.engine import SglangEngine
 from gyre.engines.sglang.server import ManagedServer, RunningServer
+from tests.backends.published import saved  # noqa: F401 - a fixture
 from tests.engines.conftest import full_logprobs, llama, make_llama  # noqa: F401 - fixtures
 
 collect_ignore_glob = [] if importlib.util.find_spec("sglang") else ["test_*.py"]

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from gyre.engines.port import EngineError, EngineUnavailable, Generation, WeightsRefused
-from gyre.engines.sglang import group as engine_group
+from gyre.engines.port import EngineError, EngineUnavailable, WeightsRefused
+from gyre.engines.sglang import session
 from gyre.engines.sglang.client import Client
 from gyre.engines.sglang.engine import SglangEngine
 from gyre.engines.sglang.server import RunningServer
@@ -21,18 +20,12 @@ from gyre.trainers.torch import file_state
 from gyre.weights import group_sender
 from gyre.weights.group import Grouped, Wanted
 from gyre.weights.port import Ask
-from schemas.refs import WeightsRef
 from tests.backends.conftest import managed
+from tests.backends.published import Save, checksum, saved_path, versions
 from tests.engines.conftest import make_llama
 from tests.engines.test_contract import PROMPT, ask, endless, until_running
 
 pytestmark = pytest.mark.timeout(400)
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Callable[[int], WeightsRef]:
-    """The tiny Llama of a seed, as a core saves it in the run folder."""
-    return lambda seed: save_tensors(file_state(make_llama(seed))[0], tmp_path, "weights")
 
 
 @pytest.fixture
@@ -50,26 +43,12 @@ def grouped(folder: Path, question: Ask | None = None) -> Grouped:
     return Grouped(folder, f"cell-{folder.name}", question or core.answer, "127.0.0.1", "gloo")
 
 
-async def checksum(server: RunningServer) -> str:
-    """Of all weights that the server computes with."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{server.url}/weights_checker", json={"action": "checksum"}) as found,
-    ):
-        answer = await found.json()
-    return str(answer["per_engine_checksum"]) if answer.get("per_engine_checksum") else str(answer["ranks"])
-
-
-def versions(found: Generation) -> list[int]:
-    return [each.version for each in found.versions]
-
-
 async def test_published_versions_come_by_the_group_under_running_requests(
     engine: SglangEngine,
     server: RunningServer,
     weights: Grouped,
     tmp_path: Path,
-    saved: Callable[[int], WeightsRef],
+    saved: Save,
     full_logprobs: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -93,12 +72,8 @@ async def test_published_versions_come_by_the_group_under_running_requests(
         assert spans[-1].version >= 3
 
 
-def saved_path(folder: Path, reference: WeightsRef) -> Path:
-    return folder / reference.address
-
-
 async def test_a_released_engine_wakes_with_what_the_group_brings(
-    engine: SglangEngine, weights: Grouped, saved: Callable[[int], WeightsRef]
+    engine: SglangEngine, weights: Grouped, saved: Save
 ) -> None:
     await engine.release()
     await weights.bring(engine, saved(1), 7, resume=True)
@@ -109,7 +84,7 @@ async def test_a_core_that_dies_while_it_sends_leaves_whole_weights(
     engine: SglangEngine,
     server: RunningServer,
     tmp_path: Path,
-    saved: Callable[[int], WeightsRef],
+    saved: Save,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reference = saved(1)
@@ -135,9 +110,7 @@ async def test_a_core_that_dies_while_it_sends_leaves_whole_weights(
     assert versions(await pending) == [0, 1, 2]
 
 
-async def test_a_core_that_nobody_reaches_is_done_without(
-    engine: SglangEngine, tmp_path: Path, saved: Callable[[int], WeightsRef]
-) -> None:
+async def test_a_core_that_nobody_reaches_is_done_without(engine: SglangEngine, tmp_path: Path, saved: Save) -> None:
     async def nobody(_: bytes) -> bytes:
         raise EngineUnavailable("nobody")
 
@@ -149,7 +122,7 @@ async def test_a_session_that_somebody_left_open_is_ended(
     engine: SglangEngine,
     server: RunningServer,
     weights: Grouped,
-    saved: Callable[[int], WeightsRef],
+    saved: Save,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     client = Client(server.url)
@@ -163,7 +136,7 @@ async def test_a_session_that_somebody_left_open_is_ended(
 
 
 async def test_what_is_cancelled_on_the_way_serves_nothing_before_it_has_whole_weights(
-    engine: SglangEngine, tmp_path: Path, saved: Callable[[int], WeightsRef]
+    engine: SglangEngine, tmp_path: Path, saved: Save
 ) -> None:
     asked = asyncio.Event()
 
@@ -207,11 +180,11 @@ async def test_a_server_that_waits_for_a_lost_core_or_dies_serves_whole_weights_
     own: SglangEngine,
     weights: Grouped,
     tmp_path: Path,
-    saved: Callable[[int], WeightsRef],
+    saved: Save,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(engine_group, "GROUP_SECONDS", 5.0)
+    monkeypatch.setattr(session, "STEP_SECONDS", 5.0)
 
     async def late(question: bytes) -> bytes:
         """The core is gone by the time that the server joins."""
@@ -252,7 +225,7 @@ async def test_an_engine_whose_server_dies_under_its_requests_closes(own: Sglang
 
 
 async def test_every_rank_of_a_server_receives_its_part(
-    model_folder: Path, weights: Grouped, tmp_path: Path, saved: Callable[[int], WeightsRef]
+    model_folder: Path, weights: Grouped, tmp_path: Path, saved: Save
 ) -> None:
     server = managed(model_folder, "--tp-size=2", "--mem-fraction-static=0.2", SGLANG_CPU_OMP_THREADS_BIND="0|1")
     engine = SglangEngine(server, model_folder, instance="two")

@@ -22,8 +22,11 @@ def test_a_run_from_before_there_was_a_choice_reads_files() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["weights.transport=group"], "weights.transport = 'group': only SGLang's servers join a group"),
-        ([SGLANG, "model.path=modelled", "weights.transport=group"], "only SGLang's servers join a group"),
+        (["weights.transport=group"], "weights.transport = 'group': only SGLang joins a group; set engine.kind"),
+        ([SGLANG, "model.path=modelled", "weights.transport=group"], "only SGLang joins a group"),
+        (["weights.transport=tensor"], "weights.transport = 'tensor': only SGLang takes tensors; set engine.kind"),
+        ([SGLANG, "model.path=modelled", "weights.transport=tensor"], "only SGLang takes tensors"),
+        ([SGLANG, "weights.transport=tensor", "weights.backend=gloo"], "weights.backend = 'gloo': is of another"),
         ([SGLANG, "weights.transport=group", "weights.delta=true"], "weights.delta = True: SGLang receives whole"),
         (["weights.backend=gloo"], "weights.backend = 'gloo': is of another transport"),
         (["weights.url=http://store/bucket"], "weights.url = 'http://store/bucket': is of another transport"),

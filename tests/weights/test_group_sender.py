@@ -107,7 +107,7 @@ def test_what_no_group_carries_is_refused_before_anybody_waits(tmp_path: Path) -
     def refused() -> None:
         send(tmp_path / "weights", "no", 1, "127.0.0.1", "gloo")
 
-    with pytest.raises(WeightsUnusable, match="'a' is I32, which no group carries"):
+    with pytest.raises(WeightsUnusable, match="'a' is I32: SGLang receives none so"):
         refused()
     (tmp_path / "weights").write_bytes(json.dumps({}).encode())
     with pytest.raises(WeightsUnusable, match="cannot be read"):

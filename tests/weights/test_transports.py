@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from aiohttp.test_utils import TestServer
 from gyre.engines.scripted import ScriptedEngine, replay
 from gyre.trainers.port import WeightsRefused
 from gyre.weights.files import Carried, Carrier, FromFolder, Shared
-from gyre.weights.http_store import TOKEN, HttpStore
+from gyre.weights.http_store import TOKEN, Bearer, HttpStore
 from gyre.weights.port import Weights, WeightsUnavailable, WeightsUnusable
+from gyre.weights.s3 import s3_store
 from gyre.weights.store import ObjectStore, Stored
 from schemas.refs import WeightsRef
 from services.weights import NamedBlobs
 from tests.weights.files import saved
+from tests.weights.s3_server import Bucket
 
 
 class Reading(ScriptedEngine):
@@ -80,24 +83,31 @@ async def _objects(app: web.Application, token: str) -> web.Application:
     return app
 
 
-KINDS = ("file", "file+delta", "store", "store+delta", "http", "http+delta")
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+KINDS = ("file", "file+delta", "store", "store+delta", "http", "http+delta", "s3", "s3+delta")
 
 
 @pytest.fixture(params=KINDS)
 async def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
     kind, _, delta = request.param.partition("+")
-    folder, own, server = tmp_path / "run", tmp_path / "own", None
+    folder, own = tmp_path / "run", tmp_path / "own"
     folder.mkdir()
-    if kind == "http":
-        monkeypatch.setenv(TOKEN, "secret")
-        server = TestServer(await _objects(web.Application(client_max_size=1 << 20), "secret"))
-        await server.start_server()
-
-    def store() -> ObjectStore:
-        return HttpStore(str(server.make_url("/bucket/"))) if server else NamedBlobs(tmp_path / "objects")
+    monkeypatch.setenv(TOKEN, "secret")
+    plain = await _objects(web.Application(client_max_size=1 << 20), "secret")
+    server = TestServer(Bucket("secret").app() if kind == "s3" else plain)
+    await server.start_server()
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_ENDPOINT_URL": str(server.make_url(""))}
+    stores: dict[str, Callable[[], ObjectStore]] = {
+        "store": lambda: NamedBlobs(tmp_path / "objects"),
+        "http": lambda: HttpStore(str(server.make_url("/bucket/")), Bearer()),
+        "s3": lambda: s3_store("s3://bucket/run", keys, now),
+    }
 
     def carrier() -> Carrier:
-        return Shared(folder) if kind == "file" else Stored(store())
+        return Shared(folder) if kind == "file" else Stored(stores[kind]())
 
     def side(seen: Path, *, core: bool) -> Weights:
         if request.param == "file":
@@ -108,8 +118,7 @@ async def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
     yield made
     await made.core.close()
     await made.cell.close()
-    if server:
-        await server.close()
+    await server.close()
 
 
 async def test_a_cell_is_brought_each_version_in_turn(run: Run) -> None:
@@ -224,7 +233,7 @@ async def test_a_base_that_the_core_lost_is_done_without(run: Run, caplog: pytes
     await run.brought(second, 1)
 
 
-@pytest.mark.parametrize("run", ["store", "http"], indirect=True)
+@pytest.mark.parametrize("run", ["store", "http", "s3"], indirect=True)
 async def test_a_store_keeps_two_versions_at_most(run: Run, tmp_path: Path) -> None:
     before = None
     for version in range(4):
@@ -237,7 +246,7 @@ async def test_a_store_keeps_two_versions_at_most(run: Run, tmp_path: Path) -> N
         assert len([each for each in (tmp_path / "objects").rglob("*") if each.is_file()]) == 4
 
 
-@pytest.mark.parametrize("run", ["store", "http"], indirect=True)
+@pytest.mark.parametrize("run", ["store", "http", "s3"], indirect=True)
 async def test_a_store_that_lost_it_is_done_without_where_the_run_folder_is_seen(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -255,7 +264,7 @@ async def test_a_store_that_refuses_says_so(monkeypatch: pytest.MonkeyPatch, tmp
     server = TestServer(await _objects(web.Application(), "secret"))
     await server.start_server()
     monkeypatch.setenv(TOKEN, "wrong")
-    store = HttpStore(str(server.make_url("/bucket")))
+    store = HttpStore(str(server.make_url("/bucket")), Bearer())
     (tmp_path / "file").write_bytes(b"x")
     attempts: tuple[Callable[[], Any], ...] = (
         lambda: store.put("name", tmp_path / "file"),

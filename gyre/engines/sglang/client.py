@@ -76,6 +76,10 @@ class Client:
         """`/update_weights_from_distributed`: returns when what was broadcast is in use. Raises WeightsRefused."""
         await self._change("/update_weights_from_distributed", body)
 
+    async def load_tensors(self, body: Mapping[str, Any]) -> None:
+        """`/update_weights_from_tensor`: returns when they are in use. Raises WeightsRefused."""
+        await self._change("/update_weights_from_tensor", body)
+
     async def release(self, tags: tuple[str, ...]) -> None:
         """`/release_memory_occupation`. With a request under way it ends the server: see `idle`."""
         await self._done("/release_memory_occupation", {"tags": list(tags)})
@@ -108,11 +112,11 @@ class Client:
         return self._read(ModelInfo, answer)
 
     async def ranks(self) -> int:
-        """`/server_info`: how many join a group. Raises WeightsRefused where the server's layout admits none."""
+        """`/server_info`: how many receive weights. Raises WeightsRefused where its layout admits only files."""
         layout = await self._server_info()
         if layout.pp_size > 1 or layout.dp_size > 1:
             found = f"pp_size = {layout.pp_size}, dp_size = {layout.dp_size}"
-            raise WeightsRefused(f"SGLang at {self.url}: {found}: only ranks of --tp-size join a group")
+            raise WeightsRefused(f"SGLang at {self.url}: {found}: only ranks of --tp-size receive weights so")
         return layout.tp_size
 
     async def tells_experts(self) -> bool:

@@ -41,9 +41,9 @@ from gyre.engines.port import (
 )
 from gyre.engines.sglang.client import ANSWER_SECONDS, Client
 from gyre.engines.sglang.experts import SILENT, rows_of, shape_of
-from gyre.engines.sglang.files import check_shapes, loadable, shapes_of
-from gyre.engines.sglang.group import Group, Meet, ServerStuck, receive
+from gyre.engines.sglang.files import loadable, shapes_of
 from gyre.engines.sglang.server import Server
+from gyre.engines.sglang.session import Send, ServerStuck
 from gyre.engines.sglang.wire import Generated
 from schemas.base import pack_ints
 from schemas.calls import VersionSpan
@@ -199,17 +199,17 @@ class SglangEngine(Remembered):
             await self._take(partial(self._from_disk, weights, version), version)
             self._down = ""
 
-    async def join(self, meet: Meet, version: int) -> None:
-        """As `load`, or `resume` where it is released, from a group that `meet` opens (`gyre.engines.sglang.group`).
+    async def receive(self, send: Send, version: int) -> None:
+        """As `load`, or `resume` where it is released, by whatever sends in pieces (`gyre.engines.sglang.session`).
 
         Raises:
-            EngineUnavailable, WeightsRefused: the group did not come about; it serves the weights that it had.
-            EngineFailed: it broke, or did not fit. Nothing is served before the next `load` or `resume`.
+            EngineUnavailable, WeightsRefused: it did not come to it; it serves the weights that it had.
+            EngineFailed: it broke off. Nothing is served before the next `load` or `resume`.
         """
         async with self._changing:
             if self._down:
                 await self._wake()
-            await self._take(partial(self._from_group, meet, version), version)
+            await self._take(partial(self._sent, send, version), version)
             self._down = ""
 
     async def close(self) -> None:
@@ -329,20 +329,14 @@ class SglangEngine(Remembered):
             await self._cut_pieces()
             await self._client.load(str(folder), str(version))
 
-    async def _from_group(self, meet: Meet, version: int) -> None:
+    async def _sent(self, send: Send, version: int) -> None:
         await self._cut_pieces()
         try:
-            await receive(self._client, partial(self._met, meet), version)
+            await send(self._client, self._shapes, version)
         except ServerStuck:
             await self._server.stop()
             await self._server.start(self._client)
             raise
-
-    async def _met(self, meet: Meet, ranks: int) -> Group:
-        """Checked before the server joins: it checks late or not at all."""
-        group = await meet(ranks)
-        check_shapes(group.shapes, self._shapes)
-        return group
 
     async def _cut_pieces(self) -> None:
         await asyncio.gather(*(self._end_piece(flight) for flight in tuple(self._flights.values())))
