@@ -10,6 +10,7 @@ from gyre.core.staleness import boundary_mean, continuous_mean, expected_mean
 from gyre.tasks.folder import Task
 from services.preflight import preflight
 from services.setup import HELDOUT_SEED, copy_tasks, sandboxes_of
+from services.tasks_images import refuse_missing
 
 
 def check_config(config: Config) -> dict[str, Any]:
@@ -19,6 +20,8 @@ def check_config(config: Config) -> dict[str, Any]:
         kinds = sandboxes_of(config)
         train = copy_tasks(config.tasks.train, Path(folder) / "train", config.run.seed, kinds)
         heldout = copy_tasks(config.tasks.heldout, Path(folder) / "heldout", HELDOUT_SEED, kinds)
+        for source, tasks in ((config.tasks.train, train), (config.tasks.heldout, heldout)):
+            refuse_missing(config, tasks, source)
         plan = config.plan([task.name for task in train])
         expected = expected_staleness(config)
         return {

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ _SOURCE = "Folder of tasks, .jsonl of SWE instances, index, or words:<n>:<split>
 Source = Annotated[str, typer.Argument(help=_SOURCE)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one field; repeatable.")]
-Shown = Callable[[int, int], None]
+Shown = Callable[..., None]
 
 app = typer.Typer(
     help="""Tasks: check that they are sound, find those that are neither too easy nor too hard.
@@ -72,6 +73,43 @@ def validate(
     else:
         _draw(reports, refused, config.sandbox.kind)
     sys.exit(0 if not refused and all(report.sound for report in reports) else 1)
+
+
+@app.command()
+def build(
+    sources: Annotated[list[str], typer.Argument(help=_SOURCE)],
+    jobs: Annotated[int, typer.Option(help="Images at a time.", min=1)] = 2,
+    names: Annotated[list[str] | None, typer.Option("--task", help="Only this task; repeatable.")] = None,
+    logs: Annotated[Path, typer.Option(help="Folder that keeps what builds say.")] = Path("runs/builds"),
+    overrides: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Build the images of tasks that have a Dockerfile, where they are not there, for `sandbox.kind = docker`.
+
+    Images that tasks name are looked for, and fetched only with sandbox.docker.pull = "missing".
+    Ends with exit code 1 if an image could not be had.
+
+    Example: gyre tasks build my-tasks --jobs 4 --set sandbox.docker.socket=/run/user/1000/docker.sock
+    """
+    from gyre.tasks.sources import images_of
+    from services.tasks_build import Building, Made
+
+    with Errors(), _progress("images") as shown:
+        config = Config.load(None, overrides or [])
+        looked = [images_of(source) for source in sources]
+        wanted = [found for some, _ in looked for found in some if not names or found.name in names]
+        refused = [] if names else [str(error) for _, wrong in looked for error in wrong]
+
+        async def work() -> list[Made]:
+            return await Building(config, logs, jobs).run(wanted, shown)
+
+        made = asyncio.run(work())
+    if as_json:
+        told = [{**asdict(each), "log": each.log and str(each.log), "seconds": round(each.seconds, 3)} for each in made]
+        typer.echo(json.dumps({"images": told, "refused": refused}))
+    else:
+        _draw_images(made, refused)
+    sys.exit(1 if refused or any(each.problem for each in made) else 0)
 
 
 @app.command()
@@ -157,6 +195,22 @@ def _draw(reports: list[Any], refused: list[str], sandbox: str) -> None:
     _line(console, f"{sound} of {len(reports) + len(refused)} tasks are sound (sandbox.kind = {sandbox})")
 
 
+def _draw_images(made: list[Any], refused: list[str]) -> None:
+    console = Console()
+    table = Table("task", "image", "seconds", "state")
+    for each in made:
+        table.add_row(each.task, each.image, f"{each.seconds:.1f}", each.state)
+    console.print(table)
+    for each in made:
+        if each.problem:
+            kept = f"; all it said: {each.log}" if each.log else ""
+            _line(console, f"{each.task}: {each.problem}{kept}")
+    for line in refused:
+        _line(console, line)
+    there = sum(not each.problem for each in made)
+    _line(console, f"{there} of {len(made)} images are there")
+
+
 def _line(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -167,4 +221,4 @@ def _progress(what: str) -> Iterator[Shown]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         bar = bars.add_task(what, total=None)
-        yield lambda done, of: bars.update(bar, completed=done, total=of)
+        yield lambda done, of, said="": bars.update(bar, completed=done, total=of, description=said or what)

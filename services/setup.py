@@ -25,6 +25,7 @@ from schemas.refs import WeightsRef
 from schemas.runs import RunStarted
 from services.place import Durability, Note, Place, new_instance
 from services.preflight import preflight
+from services.tasks_images import refuse_missing
 
 HELDOUT_SEED = 7
 LEASE_SECONDS = 10.0
@@ -84,6 +85,8 @@ async def _opened(config: Config, run: str, folder: Path) -> Opened:
     kinds = sandboxes_of(config)
     tasks = copy_tasks(config.tasks.train, folder / "tasks" / "train", config.run.seed, kinds)
     heldout = copy_tasks(config.tasks.heldout, folder / "tasks" / "heldout", HELDOUT_SEED, kinds)
+    for source, some in ((config.tasks.train, tasks), (config.tasks.heldout, heldout)):
+        refuse_missing(config, some, source)
     key = folder / "proxy.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(32))

@@ -22,6 +22,7 @@ from gyre.tasks.places import solving_places
 from services import workspace
 from services.judges import judges_of
 from services.tasks_exposed import exposed
+from services.tasks_images import refuse_missing
 
 Work = Literal["empty", "solution"]
 Shown = Callable[[int, int], None]
@@ -97,6 +98,7 @@ class Validation:
         try:
             refuse_unfit((task,), chosen)
             refuse_unfit((task,), self._config.evaluator.sandbox or chosen)
+            await asyncio.to_thread(refuse_missing, self._config, (task,), "DIR")
         except TaskError as error:
             report.problems.append(str(error))
         if not task.solution.is_file():

@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -31,6 +32,17 @@ def check_docker(chosen: DockerSection, image: str) -> None:
     for wanted in {image, chosen.door_image} - {""}:
         if chosen.pull == "never" and _asked(chosen.socket, f"/images/{quote(wanted)}/json")[0] == _NOT_FOUND:
             raise SandboxError(f"image {wanted}: is not on this machine; `docker pull {wanted}`, or let it be fetched")
+
+
+def missing_images(chosen: DockerSection, images: Iterable[str]) -> list[str]:
+    """Those that are not on the engine's machine; none where this process is not given the socket, as above.
+
+    Raises:
+        SandboxError: no engine answers.
+    """
+    if not Path(chosen.socket).exists() and Path("/.dockerenv").exists():
+        return []
+    return [each for each in images if _asked(chosen.socket, f"/images/{quote(each)}/json")[0] == _NOT_FOUND]
 
 
 def _asked(path: str, what: str) -> tuple[int, Any]:

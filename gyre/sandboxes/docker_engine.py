@@ -6,10 +6,11 @@ its own words in one line.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from urllib.parse import quote
 
 import aiohttp
 
@@ -86,6 +87,27 @@ class Engine:
             async for line in answer.content:  # one that has failed begins with 200
                 if said := json.loads(line or b"{}").get("error"):
                     raise SandboxError(f"image {image}: {said}")
+
+    async def has_image(self, image: str) -> bool:
+        """Whether it is on the engine's machine."""
+        try:
+            await self._call("GET", f"/images/{quote(image)}/json")
+        except NoContainer:
+            return False
+        return True
+
+    async def build(self, context: IO[bytes], query: Mapping[str, str]) -> AsyncGenerator[dict[str, Any], None]:
+        """Build an image of a tar archive; what the engine says meanwhile. One that fails says "error" at its end."""
+        path, kind = f"{_VERSION}/build", {"Content-Type": "application/x-tar"}
+        how = {"params": query, "data": context, "headers": kind, "timeout": aiohttp.ClientTimeout()}
+        async with self._asked("POST", path, **how) as answer:
+            await _well(answer)
+            rest = b""
+            async for piece in answer.content.iter_any():  # its lines may be longer than a reader's buffer
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    if line.strip():
+                        yield json.loads(line)
 
     @asynccontextmanager
     async def output(self, container: str) -> AsyncIterator[AsyncIterator[bytes]]:

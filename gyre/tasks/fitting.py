@@ -19,6 +19,11 @@ def refuse_unfit(tasks: Iterable[Task], kind: str, setting: str = "sandbox.kind"
                 f"task {task.name}: needs image {task.image}, which {setting} = {kind} has not; set it to docker, "
                 "or gyre.needs_image = false in the task's task.toml if this machine's own programs will do"
             )
+        if task.built and kind == "kubernetes":
+            raise TaskError(
+                f"task {task.name}: its image is built on one machine, and {setting} = kubernetes needs one that every "
+                "node can fetch; push it to your registry and name it as environment.docker_image in its task.toml"
+            )
         if task.fixed and kind in SHARED:
             raise TaskError(
                 f"task {task.name}: its texts name {', '.join(task.fixed)}, which {setting} = {kind} has not; set "

@@ -45,6 +45,8 @@ class Task(BaseModel):
     """Where its texts take the workspace to be, such as /app; empty: wherever it is."""
     from_image: bool = False
     """Whether the workspace begins as what the image holds at `workdir`."""
+    built: bool = False
+    """Whether `gyre tasks build` makes the image, and nobody else has it."""
     fixed: tuple[str, ...] = ()
     """Absolute places that its texts name (/app, /tests, /logs, /solution): only a sandbox with a file system of its
     own has them."""
@@ -145,5 +147,6 @@ def _task(path: Path, settings: TaskFile) -> Task:
         needs_image=bool(environment.docker_image) and own.needs_image,
         workdir=environment.workdir or "",
         from_image=own.from_image,
+        built=own.built,
         fixed=fixed_places(path, environment.workdir or "") if own.kind in CONTAINED else (),
     )

@@ -2,16 +2,16 @@
 
 `environment/` is the context of an image there, and the workspace what the image holds in its workdir. So a prebuilt
 `environment.docker_image` is the image here, and the workspace begins as a copy of its workdir; a Dockerfile that only
-copies files is done without an engine. What cannot be had is refused by name: an image that would have to be built,
-more than one container, several steps, variables of the host.
+copies files is done without an engine, and of any other one `gyre tasks build` builds the image. What cannot be had is
+refused by name: more than one container, several steps, variables of the host.
 """
 
 import re
 import shutil
 from pathlib import Path
 
-from gyre.tasks.dockerfile import Plain, copy_files, read_dockerfile
 from gyre.tasks.folder import read_instruction, refuse_links_out
+from gyre.tasks.origin import origin_of
 from gyre.tasks.places import APP
 from gyre.tasks.task_file import HARBOR_VERIFIER_SECONDS, TaskError, TaskFile, read_task_file
 from gyre.tasks.writing import Described, write_script, write_task
@@ -45,36 +45,25 @@ def read(path: Path) -> Described:
     if not (path / "tests/test.sh").is_file():
         raise TaskError(f"{path}: tests/test.sh is missing; it must write /logs/verifier/reward.txt or reward.json")
     text = read_instruction(path / "instruction.md")
-    return Described(settings.metadata.name or path.name, _CANARY.sub("", text).strip() or text, settings, path)
+    name = settings.metadata.name or path.name
+    origin = origin_of(path / "environment/Dockerfile", settings, name)
+    return Described(name, _CANARY.sub("", text).strip() or text, settings, path, origin)
 
 
 def write(described: Described, target: Path) -> None:
     """As a folder of gyre's own layout. Raises TaskError."""
-    path = described.path
-    plain = _plain(path)
-    image = described.settings.environment.docker_image
-    workdir = described.settings.environment.workdir or (plain.workdir if plain else "") or APP
-    hindrance = plain.needs if plain else ""
-    if plain and not hindrance:
-        hindrance = copy_files(plain, path / "environment", target / "environment")
-    if hindrance and image is None:
-        raise TaskError(
-            f"{path}: environment/Dockerfile ({hindrance}) has to be built: `docker build -t NAME environment`, and "
-            "write environment.docker_image = NAME"
-        )
-    if hindrance:
-        shutil.rmtree(target / "environment", ignore_errors=True)
-    elif not plain and (path / "environment").is_dir():
+    path, settings, origin = described.path, described.settings, described.origin
+    origin.lay(target / "environment")
+    if not (path / "environment/Dockerfile").is_file() and (path / "environment").is_dir():
         shutil.copytree(path / "environment", target / "environment", symlinks=True)
-    own_base = plain.base if plain and not hindrance else ""
     write_task(
         target,
         described,
-        environment_docker_image=image or own_base,
-        environment_workdir=workdir,
-        verifier_timeout_sec=described.settings.verifier.timeout_sec or HARBOR_VERIFIER_SECONDS,
+        **origin.fields(),
+        environment_workdir=settings.environment.workdir or origin.workdir or APP,
+        verifier_timeout_sec=settings.verifier.timeout_sec or HARBOR_VERIFIER_SECONDS,
         gyre_kind="harbor",
-        gyre_from_image=bool(image and (hindrance or not plain)),
+        gyre_from_image=origin.plain is None,
     )
     write_tests(path / "tests", target)
     if (path / "solution").is_dir():
@@ -104,11 +93,6 @@ else
     exit 125
 fi
 """
-
-
-def _plain(path: Path) -> Plain | None:
-    file = path / "environment/Dockerfile"
-    return read_dockerfile(file) if file.is_file() else None
 
 
 def _refuse(path: Path, settings: TaskFile) -> None:

@@ -12,7 +12,9 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from gyre.tasks.context import DOCKERFILE, IGNORE
 from gyre.tasks.folder import read_instruction, refuse_links_out
+from gyre.tasks.origin import image_of
 from gyre.tasks.task_file import TaskError, TaskFile, read_task_file
 from gyre.tasks.writing import Described, Expected, write_python_tests, write_script, write_task
 
@@ -36,14 +38,19 @@ def read(path: Path) -> Described:
     if not files:
         raise TaskError(f"{path}: hidden/ holds no test_*.py or *_test.py below {', '.join(hidden)}")
     extra = {"hidden": hidden, "files": files, "count": _count(path), "runner": _runner(path)}
-    return Described(settings.metadata.name or path.name, read_instruction(path / "start.md"), settings, path, extra)
+    name = settings.metadata.name or path.name
+    origin = image_of(path / "environment/Dockerfile", settings, name, settings.environment.docker_image or "")
+    return Described(name, read_instruction(path / "start.md"), settings, path, origin, extra)
 
 
 def write(described: Described, target: Path) -> None:
     """As a folder of gyre's own layout. Raises TaskError."""
     path, extra = described.path, described.extra
     seconds = described.settings.verifier.timeout_sec or _VERIFIER_SECONDS
-    write_task(target, described, verifier_timeout_sec=seconds, gyre_kind="nl2repo", gyre_scoring="resolved")
+    fields = described.origin.fields()
+    twins = described.settings.gyre.twins
+    fields |= {"verifier_timeout_sec": seconds * (1 + twins), "gyre_kind": "nl2repo", "gyre_scoring": "resolved"}
+    write_task(target, described, **fields)
     lay = write_python_tests(
         target,
         Expected(
@@ -52,11 +59,18 @@ def write(described: Described, target: Path) -> None:
             count=extra["count"],
             remove=tuple(extra["hidden"]),
             seconds=seconds * 0.8 / len(extra["files"]),
+            twins=twins,
         ),
     )
     shutil.copytree(path / "hidden", lay, dirs_exist_ok=True)
     if (path / "environment").is_dir():
-        shutil.copytree(path / "environment", target / "environment", symlinks=True)
+        ours = {str(path / "environment"): {DOCKERFILE, IGNORE}}
+        shutil.copytree(
+            path / "environment",
+            target / "environment",
+            symlinks=True,
+            ignore=lambda folder, names: ours.get(folder, set()) & set(names),
+        )
     if (path / "solution/solve.sh").is_file():
         shutil.copytree(path / "solution", target / "solution", symlinks=True)
     elif (path / "solution").is_dir():

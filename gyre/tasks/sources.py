@@ -13,9 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from gyre.tasks import harbor, nl2repo, swe, terminal_bench
+from gyre.tasks.context import Context
 from gyre.tasks.folder import Task, load_task, load_tasks, refuse_doubles
-from gyre.tasks.task_file import TaskError
+from gyre.tasks.task_file import BUILD_SECONDS, TaskError
 from gyre.tasks.word_folders import write_word_tasks
+from gyre.tasks.writing import Described
 
 _LAYOUTS: tuple[ModuleType, ...] = (swe, nl2repo, terminal_bench, harbor)
 WORDS = "words:"
@@ -28,6 +30,12 @@ class Found:
     name: str
     path: Path
     write: Callable[[Path], object]
+    image: str = ""
+    """Its image; empty: any will do."""
+    context: Context | None = None
+    """What the image is built of; None: it is somebody else's."""
+    build_seconds: float = BUILD_SECONDS
+    """The most that building it may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,30 @@ def bring_each(source: str, target: Path, seed: int = 0) -> tuple[tuple[Task, ..
     return tuple(tasks), tuple(wrong)
 
 
+def images_of(source: str) -> tuple[tuple[Found, ...], tuple[TaskError, ...]]:
+    """The tasks of `source` that name an image or build one, and what is wrong with others.
+
+    Raises TaskError where the source as a whole cannot be used.
+    """
+    if source.startswith(WORDS):
+        return (), ()
+    if is_index(source):
+        index = read_index(Path(source))
+        some, wrong = images_of(index.source)
+        return tuple(found for found in some if found.name in index.tasks), wrong
+    path = Path(source).expanduser()
+    if not path.is_dir():
+        return tuple(found for found in _found(path) if found.image), ()
+    found: list[Found] = []
+    wrongs: list[TaskError] = []
+    for folder in _folders(path):
+        try:
+            found.append(_read(folder))
+        except TaskError as error:
+            wrongs.append(error)
+    return tuple(each for each in found if each.image), tuple(wrongs)
+
+
 def is_index(source: str) -> bool:
     """Whether a source is a screening's index."""
     return source.endswith(".json") and Path(source).expanduser().is_file()
@@ -124,7 +156,7 @@ def _bring_chosen(index: Index, target: Path) -> tuple[Task, ...]:
 def _found(source: Path) -> Iterator[Found]:
     if source.suffix == ".jsonl" and source.is_file():
         for described in swe.read_lines(source):
-            yield Found(described.name, source, _Writing(swe.write, described))
+            yield _described(described, source, swe.write)
         return
     for path in _folders(source):
         yield _read(path)
@@ -145,9 +177,15 @@ def _read(path: Path) -> Found:
     layout = next((each for each in _LAYOUTS if each.recognises(path)), None)
     if layout is None:
         task = load_task(path)
-        return Found(task.name, path, lambda target: shutil.copytree(path, target, symlinks=True))
-    described = layout.read(path)
-    return Found(described.name, path, _Writing(layout.write, described))
+        return Found(task.name, path, lambda target: shutil.copytree(path, target, symlinks=True), task.image)
+    return _described(layout.read(path), path, layout.write)
+
+
+def _described(described: Described, path: Path, write: Callable[[Any, Path], None]) -> Found:
+    origin = described.origin
+    context = origin.context if origin.built else None
+    seconds = described.settings.environment.build_timeout_sec
+    return Found(described.name, path, _Writing(write, described), origin.image, context, seconds)
 
 
 @dataclass(frozen=True, slots=True)

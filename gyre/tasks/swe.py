@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from gyre.tasks.folder import refuse_links_out
 from gyre.tasks.git import apply, check_out, forget, one_commit, touched
+from gyre.tasks.origin import image_of
 from gyre.tasks.task_file import TaskError, TaskFile, read_task_file
 from gyre.tasks.unpack import ENDINGS, unpack
 from gyre.tasks.writing import GUARDED, Described, Expected, write_python_tests, write_script, write_task
@@ -96,7 +97,10 @@ def describe(instance: Instance, path: Path, repository: Path) -> Described:
     """What can be told without unpacking. Raises TaskError."""
     settings = read_task_file(path / "task.toml") if (path / "task.toml").is_file() else TaskFile()
     name = settings.metadata.name or instance.instance_id
-    return Described(name, instance.problem_statement, settings, path, {"instance": instance, "repository": repository})
+    named = settings.environment.docker_image or instance.docker_image or instance.image_name
+    origin = image_of(path / "environment/Dockerfile", settings, name, named)
+    extra = {"instance": instance, "repository": repository}
+    return Described(name, instance.problem_statement, settings, path, origin, extra)
 
 
 def write(described: Described, target: Path) -> None:
@@ -107,15 +111,15 @@ def write(described: Described, target: Path) -> None:
         _write_all(described, instance, target)
     except TaskError as error:
         raise TaskError(f"task {described.name}: {error}") from error
-    image = settings.environment.docker_image or instance.docker_image or instance.image_name
+    image = described.origin.image
     difficulty = settings.metadata.difficulty
     write_task(
         target,
         described,
         metadata_difficulty=instance.difficulty if difficulty == "unknown" else difficulty,
-        environment_docker_image=image or None,
+        **described.origin.fields(),
         environment_workdir=settings.environment.workdir or (_TESTBED if image else None),
-        verifier_timeout_sec=settings.verifier.timeout_sec or _VERIFIER_SECONDS,
+        verifier_timeout_sec=(settings.verifier.timeout_sec or _VERIFIER_SECONDS) * (1 + settings.gyre.twins),
         gyre_kind="swe",
     )
 
@@ -170,6 +174,7 @@ def _write_tests(
         remove=tuple(laid),
         config=next((name for name in ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg") if name in kept), ""),
         seconds=seconds,
+        twins=described.settings.gyre.twins,
     )
     lay = write_python_tests(target, expected)
     for name in laid:

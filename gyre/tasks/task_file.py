@@ -14,6 +14,7 @@ Kind = Literal["folder", "harbor", "terminal-bench", "swe", "nl2repo"]
 
 SETUP_SECONDS, AGENT_SECONDS, VERIFIER_SECONDS = 60.0, 600.0, 60.0
 HARBOR_VERIFIER_SECONDS = 600.0
+BUILD_SECONDS = 600.0
 
 
 class TaskError(GyreError):
@@ -38,6 +39,8 @@ class Environment(_Section):
     """What the workspace is made of, and how long making it may take."""
 
     setup_timeout_sec: Seconds = SETUP_SECONDS
+    build_timeout_sec: Seconds = BUILD_SECONDS
+    """Most time to build its image."""
     docker_image: str | None = None
     """Container image that the task wants to be worked on in."""
     workdir: Annotated[str, Field(pattern=r"^/[^/]")] | None = None
@@ -76,6 +79,12 @@ class Own(_Section):
     """Whether there is no working on it without its image; false: this machine's own programs serve as well."""
     from_image: bool = False
     """Whether the workspace begins as what the image holds in `environment.workdir`; written by gyre."""
+    built: bool = False
+    """Whether `gyre tasks build` makes the image; written by gyre."""
+    build_args: dict[str, str] = {}
+    """What its Dockerfile's ARGs are."""
+    twins: bool = True
+    """Of SWE and NL2Repo tasks: whether a test counts only where the same test, asking for something else, fails."""
     scoring: Literal["resolved", "share"] = "resolved"
     """Of SWE tasks: 1 when all of the named tests pass and 0 otherwise, or also a share for some of them."""
 

@@ -9,12 +9,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gyre.tasks.dockerfile import copy_files, read_dockerfile
 from gyre.tasks.folder import refuse_links_out
+from gyre.tasks.origin import origin_of
 from gyre.tasks.places import APP
 from gyre.tasks.task_file import Seconds, TaskError, TaskFile, read_task_file
 from gyre.tasks.writing import Described, write_script, write_task
 
+_HIDDEN = ("docker-compose.yaml", "run-tests.sh", "solution.sh", "solution.yaml", "task.toml", "task.yaml", "tests")
+"""What lies beside the Dockerfile and is not for its image."""
 _TEST_SH = """\
 #!/bin/sh
 # Runs the task's own run-tests.sh: all tests pass, or none counts.
@@ -49,35 +51,28 @@ def read(path: Path) -> Described:
     refuse_links_out(path)
     sheet = _sheet(path / "task.yaml")
     settings = read_task_file(path / "task.toml") if (path / "task.toml").is_file() else TaskFile()
-    return Described(settings.metadata.name or path.name, sheet.instruction, settings, path, {"sheet": sheet})
+    name = settings.metadata.name or path.name
+    origin = origin_of(path / "Dockerfile", settings, name, _HIDDEN)
+    if not origin.image:
+        raise TaskError(f"{path}: has no Dockerfile; write a task.toml with [environment] docker_image = NAME")
+    return Described(name, sheet.instruction, settings, path, origin, {"sheet": sheet})
 
 
 def write(described: Described, target: Path) -> None:
     """As a folder of gyre's own layout. Raises TaskError."""
-    path, sheet = described.path, described.extra["sheet"]
-    image, own = described.settings.environment.docker_image, path / "Dockerfile"
-    plain = read_dockerfile(own) if own.is_file() else None
-    hindrance = plain.needs if plain else "there is no Dockerfile"
-    if plain and not hindrance:
-        hindrance = copy_files(plain, path, target / "environment")
-    if hindrance and image is None:
-        raise TaskError(
-            f"{path}: its image ({hindrance}) has to be built: `docker build -t NAME .`, and write a task.toml with "
-            "[environment] docker_image = NAME"
-        )
-    if hindrance:
-        shutil.rmtree(target / "environment", ignore_errors=True)
+    path, sheet, origin = described.path, described.extra["sheet"], described.origin
+    origin.lay(target / "environment")
     write_task(
         target,
         described,
+        **origin.fields(),
         metadata_difficulty=sheet.difficulty,
         metadata_tags=sheet.tags,
-        environment_docker_image=image or (plain.base if plain else None),
-        environment_workdir=described.settings.environment.workdir or (plain.workdir if plain else "") or APP,
+        environment_workdir=described.settings.environment.workdir or origin.workdir or APP,
         agent_timeout_sec=sheet.max_agent_timeout_sec,
         verifier_timeout_sec=sheet.max_test_timeout_sec,
         gyre_kind="terminal-bench",
-        gyre_from_image=bool(hindrance),
+        gyre_from_image=origin.plain is None,
     )
     write_script(target / "tests/test.sh", _TEST_SH)
     shutil.copyfile(path / "run-tests.sh", target / "tests/run-tests.sh")

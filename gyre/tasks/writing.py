@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gyre.tasks.origin import Origin
 from gyre.tasks.task_file import TaskFile
 
 GUARDED = (
@@ -42,7 +43,9 @@ class Expected:
     config: str = ""
     """The task's own pytest configuration, among what is laid over; empty: none."""
     seconds: float = 60.0
-    """The most that one file of tests may take."""
+    """The most that one file of tests may take, and its twin again."""
+    twins: bool = True
+    """Whether a test counts only where its twin, which asks for something else, fails."""
     guarded: tuple[str, ...] = GUARDED
     """Names of files that are removed wherever the work has them."""
 
@@ -56,6 +59,8 @@ class Described:
     settings: TaskFile
     path: Path
     """Where it lies."""
+    origin: Origin
+    """Where its image comes from."""
     extra: dict[str, Any] = field(default_factory=dict)
     """What only its adapter knows."""
 
@@ -71,7 +76,7 @@ def write_task(target: Path, described: Described, **fields: Any) -> None:
         "environment": settings.environment.model_dump(include={"setup_timeout_sec", "docker_image", "workdir"}),
         "agent": settings.agent.model_dump(include={"timeout_sec"}),
         "verifier": settings.verifier.model_dump(include={"timeout_sec"}),
-        "gyre": settings.gyre.model_dump(),
+        "gyre": settings.gyre.model_dump(exclude={"build_args"}),
     }
     for key, value in fields.items():
         table, _, name = key.partition("_")
@@ -85,7 +90,7 @@ def write_python_tests(target: Path, expected: Expected) -> Path:
     """Write `tests/` with the grader of Python tests; the folder of what it lays over the work, still empty."""
     tests = target / "tests"
     (tests / "lay").mkdir(parents=True)
-    for name in ("grade.py", "run_tests.py"):
+    for name in ("children.py", "grade.py", "run_tests.py", "twins.py"):
         shutil.copyfile(_GRADERS / name, tests / name)
     told = {name: getattr(expected, name) for name in Expected.__slots__}
     (tests / "expected.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

@@ -27,7 +27,7 @@ def graded(tmp_path: Path) -> Graded:
             shutil.copytree(task.environment, workspace, dirs_exist_ok=True)
         work(task, workspace)
         env = {"PATH": os.environ["PATH"], "TESTS_DIR": str(task.tests), "REWARD_FILE": str(reward)}
-        subprocess.run(["sh", str(task.tests / "test.sh")], cwd=workspace, env=env, timeout=30, check=True)
+        subprocess.run(["sh", str(task.tests / "test.sh")], cwd=workspace, env=env, timeout=100, check=True)
         return float(reward.read_text())
 
     return run

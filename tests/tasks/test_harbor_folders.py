@@ -9,7 +9,7 @@ from gyre.tasks.fitting import refuse_unfit
 from gyre.tasks.folder import Task
 from gyre.tasks.sources import bring, examine
 from gyre.tasks.task_file import TaskError
-from tests.tasks.layouts import harbor_folder, write
+from tests.tasks.layouts import harbor_folder, nl2repo_folder, swe_folder, write
 
 Work = Callable[[Task, Path], None]
 Graded = Callable[[Task, Work], float]
@@ -101,10 +101,32 @@ def test_an_image_needs_no_dockerfile_beside_it(tmp_path: Path) -> None:
         "FROM a\nUSER agent\n",
     ],
 )
-def test_an_image_that_would_have_to_be_built_is_refused_with_the_way_out(tmp_path: Path, dockerfile: str) -> None:
-    with pytest.raises(TaskError, match=r"has to be built: `docker build -t NAME environment`") as refused:
-        brought(tmp_path, "", dockerfile)
-    assert "\n" not in str(refused.value)
+def test_a_dockerfile_that_does_more_than_copy_is_an_image_to_be_built(tmp_path: Path, dockerfile: str) -> None:
+    task = brought(tmp_path, "", dockerfile)
+    assert task.image.startswith("localhost/gyre-task/copy:")
+    assert (task.built, task.from_image, task.needs_image) == (True, True, True)
+    assert not task.environment.exists()
+    refuse_unfit((task,), "docker")
+    with pytest.raises(TaskError, match=r"needs one that every node can fetch; push it to your registry"):
+        refuse_unfit((task,), "kubernetes")
+
+
+def test_variables_are_kept_by_an_image_alone(tmp_path: Path) -> None:
+    sets = "FROM a:1\nWORKDIR /app\nENV COLOUR=teal\n"
+    assert brought(tmp_path / "a", "", sets).built
+    assert not brought(tmp_path / "b", "[gyre]\nneeds_image = false\n", sets).built
+
+
+def test_a_place_of_work_that_hangs_on_a_variable_has_to_be_named(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"WORKDIR /\$HOME/x: variables are not looked up; write environment\.workdir"):
+        brought(tmp_path / "a", "", "FROM a\nWORKDIR $HOME/x\nRUN make\n")
+    assert brought(tmp_path / "b", "[environment]\nworkdir = '/x'\n", "FROM a\nWORKDIR $A\nRUN b\n").workdir == "/x"
+
+
+def test_a_later_stage_works_where_its_own_lines_say(tmp_path: Path) -> None:
+    stages = "FROM a AS one\nWORKDIR /build\nFROM one AS two\nWORKDIR src\nFROM b\nCOPY --from=two x .\n"
+    assert brought(tmp_path / "a", "", stages).workdir == "/app"
+    assert brought(tmp_path / "b", "", stages + "FROM two\nRUN make\n").workdir == "/build/src"
 
 
 @pytest.mark.parametrize(
@@ -197,3 +219,30 @@ def test_a_source_of_two_layouts_and_one_name_is_refused(tmp_path: Path) -> None
     harbor_folder(tmp_path / "other", '[metadata]\nname = "copy"\n')
     with pytest.raises(TaskError, match="also the name of"):
         examine(str(tmp_path))
+
+
+def test_what_the_image_of_terminal_bench_1_must_not_have_is_never_copied(tmp_path: Path) -> None:
+    folder = terminal_bench(tmp_path / "source/one")
+    (folder / "Dockerfile").write_text("FROM a:1\nWORKDIR /app\nCOPY . .\n")
+    (folder / "answer").symlink_to("solution.sh")
+    (task,) = bring(str(tmp_path / "source"), tmp_path / "tasks")
+    assert sorted(path.name for path in task.environment.iterdir()) == ["answer", "in.txt"]
+    assert not (task.environment / "answer").exists(), "a link to nothing"
+    (folder / "Dockerfile").write_text("FROM a:1\nWORKDIR /app\nCOPY answer .\n")
+    (task,) = bring(str(tmp_path / "source"), tmp_path / "again")
+    assert task.built, "left to the engine, whose context has no solution either"
+
+
+@pytest.mark.parametrize("kind", ["swe", "nl2repo"])
+def test_a_dockerfile_beside_a_repository_or_a_text_is_its_image(tmp_path: Path, kind: str) -> None:
+    if kind == "swe":
+        folder = swe_folder(tmp_path / "source/one")
+    else:
+        folder = nl2repo_folder(tmp_path / "source/one", {"tests/test_a.py": "import unittest\n"}, 1)
+    write(folder, {"environment/Dockerfile": "FROM a:1\nRUN pip install x\n"})
+    (task,) = bring(str(tmp_path / "source"), tmp_path / "tasks")
+    assert (task.built, task.from_image, task.needs_image) == (True, False, True)
+    assert not (task.environment / "Dockerfile").exists()
+    (folder / "environment/Dockerfile").write_text("FROM a:1\n")
+    (task,) = bring(str(tmp_path / "source"), tmp_path / "plain")
+    assert (task.image, task.built) == ("a:1", False)

@@ -97,10 +97,9 @@ async def services_of(folder: Path) -> AsyncIterator[None]:
         await asyncio.gather(*(process.wait() for process in running))
 
 
-async def played(folder: Path) -> dict[str, list[Any]]:
+async def played(folder: Path, names: tuple[str, ...]) -> dict[str, list[Any]]:
     """Dispatch and grant one execution for each task; task -> what was said about it until all is said."""
     place, bus = await connect("scheduler", folder)
-    names = ("count-the-votes", "gyre__spans-1", "tinyconf")
     heard: dict[str, list[Any]] = {name: [] for name in names}
     try:
         for index, task in enumerate(names):
@@ -132,7 +131,7 @@ async def test_part_of_the_work_is_rewarded_after_a_forced_timeout(tmp_path: Pat
     assert opened.server is not None
     try:
         async with services_of(opened.folder):
-            heard = await played(opened.folder)
+            heard = await played(opened.folder, ("count-the-votes", "gyre__spans-1", "tinyconf"))
     finally:
         await asyncio.to_thread(opened.server.stop)
     for (task, events), earned in zip(heard.items(), TASKS.values(), strict=True):

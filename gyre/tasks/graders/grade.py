@@ -1,7 +1,7 @@
 """Grades the workspace (the current directory) by tests that the agent never saw: `python3 -I grade.py`.
 
 Beside this file lie `expected.json` (which tests count, and how), `lay/` (files laid over the work before the tests
-run) and `run_tests.py`. What the agent wrote is taken for hostile:
+run), `run_tests.py`, `twins.py` and `children.py`. What the agent wrote is taken for hostile:
 
 - the tests run in a copy of the workspace in which the hidden tests' own files replace whatever had their names;
 - files that Python or a test runner would run by themselves (sitecustomize.py, *.pth, conftest.py, pytest.ini, ...)
@@ -9,31 +9,31 @@ run) and `run_tests.py`. What the agent wrote is taken for hostile:
 - only named tests count, and one that is not reported has failed;
 - results come by a pipe, each line marked with a word that is drawn anew and told before any of the agent's code runs;
 - two tests that must fail run among them: where one passes or is missing, nothing of that run counts;
+- every test has a twin that asks for something else (`twins.py`), run in another copy of the work, before or after: a
+  test that passes together with its twin proves nothing and does not count;
 - all that the tests started is killed before the reward is written.
 """
 
 from __future__ import annotations
 
-import ctypes
+import importlib
 import json
 import os
 import secrets
-import selectors
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+sys.dont_write_bytecode = True  # the tests' folder stays as it is
+sys.path.insert(0, str(HERE))
+children: Any = importlib.import_module("children")
+twins: Any = importlib.import_module("twins")
 ENDINGS = (".pth", ".egg-link", ".pyc")
-MOST_BYTES = 16 << 20  # of results
-SUBREAPER = 36  # prctl: orphans of our children become ours
 CANARY = """
 import unittest
 
@@ -52,23 +52,68 @@ CANARIES = {"unittest": ("Canary::test_must_fail",), "pytest": ("Canary::test_mu
 def main() -> int:
     """Grade and write the reward; 0 unless the tests themselves are at fault."""
     wanted = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
-    adopt_orphans()
+    children.prepare()
+    laid = Laid(wanted)
     root = Path(tempfile.mkdtemp(prefix="graded-"))
+    found: dict[bool, tuple[dict[str, str], list[str]]] = {False: ({}, []), True: ({}, [])}
+    order = [False, True] if laid.twins else [False]
+    secrets.SystemRandom().shuffle(order)  # so that being first or second tells the work nothing
     try:
-        work = root / "work"
-        copy_work(Path.cwd(), work, set(wanted["guarded"]))
-        for name in wanted["remove"]:
-            remove(work / name)
-        lay_over(HERE / "lay", work)
-        passed, skipped, notes = run_all(wanted, root, work)
+        for twin in order:
+            found[twin] = run_all(wanted, root, laid, twin=twin)
     finally:
-        kill_descendants()
+        children.kill_descendants()
         shutil.rmtree(root, ignore_errors=True)
+    passed, skipped, unfounded = laid.proven(found[False][0], found[True][0])
     score, said = judged(wanted, passed, skipped)
     reward = Path(os.environ["REWARD_FILE"])
     reward.write_text(f"{score:.6f}\n", encoding="utf-8")
-    print("; ".join([said, *notes]))
+    notes = [f"{unfounded} more passed whatever they asked for, so they don't count"] if unfounded else []
+    print("; ".join([said, *notes, *found[False][1]]))
     return 0
+
+
+class Laid:
+    """The task's own files, which are laid over the work, and the twins of its tests."""
+
+    def __init__(self, wanted: dict[str, Any]) -> None:
+        """Read them."""
+        self.top = HERE / "lay"
+        self.files = set(wanted["files"])
+        self.named = {*wanted["must_pass"], *wanted["keep_passing"]}
+        self.twins: dict[str, Any] = {}
+        self.skips = False
+        for path in sorted(self.top.rglob("*.py")):
+            name, text = str(path.relative_to(self.top)), path.read_text(encoding="utf-8", errors="replace")
+            self.skips = self.skips or "skip" in text.lower()
+            if wanted["twins"] and sys.version_info >= (3, 8):
+                self.twins[name] = twins.Twin(text, methods_only=name not in self.files)
+
+    def over(self, work: Path, *, twin: bool) -> None:
+        """Lay them over the work: as they are, or with the tests' twins."""
+        lay_over(self.top, work)
+        for name, made in self.twins.items() if twin else ():
+            (work / name).write_text(made.text, encoding="utf-8")
+
+    def proven(self, told: dict[str, str], turned: dict[str, str]) -> tuple[set[str], set[str], int]:
+        """(tests that passed, tests that were skipped, how many more passed as their twins did)."""
+        passed = {name for name, outcome in told.items() if outcome == "passed"}
+        skipped = {name for name, outcome in told.items() if outcome == "skipped" and self.skips}
+        good = {name for name in passed if not self.twins or self._proven(name, turned)}
+        return good - skipped, skipped, len(passed - good)
+
+    def _proven(self, name: str, turned: dict[str, str]) -> bool:
+        """Whether a test that passed has a twin that did not, or can have none."""
+        file, function = name.partition("::")[0], name.partition("[")[0].rpartition("::")[2]
+        made = self.twins[file]
+        # Tests may be inherited from a file that is no file of tests itself.
+        several = [made, *(each for other, each in self.twins.items() if other not in self.files)]
+        known = {each for some in several for each in some.turned}
+        if function not in known and any(function in some.exempt for some in several):
+            return True
+        if any(function == each or function.startswith(f"{each}_") for each in known):  # `parameterized` adds to names
+            return turned.get(name) == "failed"
+        return bool(made.makes_more) or name in self.named
 
 
 def judged(wanted: dict[str, Any], passed: set[str], skipped: set[str]) -> tuple[float, str]:
@@ -132,17 +177,23 @@ def lay_over(source: Path, target: Path) -> None:
             inside.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
 
 
-def run_all(wanted: dict[str, Any], root: Path, work: Path) -> tuple[set[str], set[str], list[str]]:
-    """(tests that passed, tests that were skipped, remarks), each file of tests in a process of its own."""
-    passed: set[str] = set()
-    skipped: set[str] = set()
+def run_all(wanted: dict[str, Any], root: Path, laid: Laid, *, twin: bool) -> tuple[dict[str, str], list[str]]:
+    """({test: outcome}, remarks): each file in a process of its own, in a copy of the work that is gone afterwards."""
+    place = root / secrets.token_hex(8)
+    work = place / "work"
+    copy_work(Path.cwd(), work, set(wanted["guarded"]))
+    for name in wanted["remove"]:
+        remove(work / name)
+    laid.over(work, twin=twin)
+    outcomes: dict[str, str] = {}
     notes: list[str] = []
     for file in wanted["files"]:
-        outcomes, note = run_file(wanted, root, work, file)
-        passed |= {name for name, outcome in outcomes.items() if outcome == "passed"}
-        skipped |= {name for name, outcome in outcomes.items() if outcome == "skipped"}
+        found, note = run_file(wanted, place, work, file)
+        outcomes.update(found)
         notes += [f"{file}: {note}"] if note else []
-    return passed - skipped, skipped, notes
+    children.kill_descendants()
+    shutil.rmtree(place, ignore_errors=True)
+    return outcomes, notes
 
 
 def run_file(wanted: dict[str, Any], root: Path, work: Path, file: str) -> tuple[dict[str, str], str]:
@@ -156,7 +207,7 @@ def run_file(wanted: dict[str, Any], root: Path, work: Path, file: str) -> tuple
     if not wanted["config"]:
         config.write_text("[pytest]\n", encoding="utf-8")
     words = [wanted["runner"], str(work), str(config), canaries[0], file, canaries[1]]
-    lines, late = listen(
+    lines, late = children.listen(
         [sys.executable, "-I", "-B", str(HERE / "run_tests.py"), *words], work, mark, wanted["seconds"]
     )
     for name in canaries:
@@ -181,88 +232,6 @@ def counted(outcomes: dict[str, str], control: list[list[str]], file: str, late:
     if before | after != {"failed"}:
         return {}, "its run ended early or was tampered with, so none of it counts"
     return own, ""
-
-
-def listen(command: list[str], work: Path, mark: str, seconds: float) -> tuple[list[str], bool]:
-    """(what the tests said on their pipe, whether they were ended for being late)."""
-    ear, mouth = os.pipe()
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath), "HOME": str(work.parent), "TMPDIR": str(work.parent),
-        "LANG": "C.UTF-8", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "RESULTS": str(mouth),
-    }  # fmt: skip
-    for name in ("PYTHONDONTWRITEBYTECODE", "LD_LIBRARY_PATH", "CONDA_PREFIX", "VIRTUAL_ENV"):
-        if name in os.environ:
-            environment[name] = os.environ[name]
-    process = subprocess.Popen(
-        command, cwd=work, env=environment, stdin=subprocess.PIPE, stdout=sys.stderr, pass_fds=(mouth,),
-        start_new_session=True,
-    )  # fmt: skip
-    os.close(mouth)
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):
-        process.stdin.write(mark.encode())
-        process.stdin.close()
-    body, late = drained(ear, process, time.monotonic() + seconds)
-    os.close(ear)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    return body.decode(errors="replace").splitlines(), late
-
-
-def drained(ear: int, process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bool]:
-    """All that comes until the process has ended, whoever else holds the other end of the pipe."""
-    body = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(ear, selectors.EVENT_READ)
-        while True:
-            ended = process.poll() is not None
-            if selector.select(0 if ended else min(0.05, max(0.0, deadline - time.monotonic()))):
-                chunk = os.read(ear, 1 << 16)
-                body += chunk
-                if len(body) > MOST_BYTES:
-                    return b"", False
-                if not chunk:
-                    with suppress(subprocess.TimeoutExpired):
-                        process.wait(max(0.0, deadline - time.monotonic()))
-                    return body, process.poll() is None
-            elif ended:
-                return body, False
-            if not ended and time.monotonic() > deadline:
-                return body, True
-
-
-def adopt_orphans() -> None:
-    """Whatever the tests start stays a descendant of ours, however it detaches itself."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-
-
-def kill_descendants() -> None:
-    """Kill children until there are none: what they leave becomes ours and is next."""
-    for _ in range(1000):
-        children = own_children()
-        if not children:
-            return
-        for child in children:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(child, signal.SIGKILL)
-        for child in children:
-            with suppress(ChildProcessError):
-                os.waitpid(child, 0)
-
-
-def own_children() -> list[int]:
-    """Process ids of our children."""
-    found = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                with open(f"/proc/{entry.name}/stat", "rb") as file:
-                    parent = int(file.read().rpartition(b")")[2].split()[1])
-                if parent == os.getpid():
-                    found.append(int(entry.name))
-    return found
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ imported, before anything below ROOT can be.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -93,12 +94,28 @@ class Plugin:
             self._say(name, "passed")
 
 
-def with_unittest(speaker: Speaker, files: list[str]) -> None:
+def imported(root: str, file: str) -> Any:
+    """The module of this very file, whatever else of the work has its name."""
+    name = file[: -len(".py")].replace("/", ".")
+    parent, _, last = name.rpartition(".")
+    if parent:
+        importlib.import_module(parent)
+    spec = importlib.util.spec_from_file_location(name, os.path.join(root, file))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if parent:
+        setattr(sys.modules[parent], last, module)
+    return module
+
+
+def with_unittest(speaker: Speaker, root: str, files: list[str]) -> None:
     """Import all, then run all, in order."""
     suites = []
     for file in files:
         try:
-            module = importlib.import_module(file[: -len(".py")].replace("/", "."))
+            module = imported(root, file)
         except Exception:  # noqa: BLE001 - whatever a module of a stranger raises
             traceback.print_exc()  # none of its tests is reported: all have failed
         else:
@@ -125,7 +142,7 @@ def main() -> None:
         importlib.import_module("pytest")
     roots = [root, str(Path(root) / "src")]
     sys.path[:0] = [each for each in roots if os.path.isdir(each)]
-    with_pytest(speaker, root, config, files) if runner == "pytest" else with_unittest(speaker, files)
+    with_pytest(speaker, root, config, files) if runner == "pytest" else with_unittest(speaker, root, files)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,171 @@
+"""Makes the twin of a file of tests: every test in it must fail wherever the true one passes.
+
+A result that does not hang on what the tests ask for proves nothing, however it came about: functions that check were
+replaced, a value that equals everything, a runner that was talked into it. So the twin's tests ask for something else:
+the literal that a test compares with is another one, a condition is negated. The work cannot tell the two apart unless
+it knows the right answers. Where no assertion is reached for certain, the twin's test fails at its first line.
+"""
+
+from __future__ import annotations
+
+import ast
+import secrets
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # older Pythons than ours run this
+    from collections.abc import Iterator
+
+    Edit = tuple[int, int, str]
+    Function = ast.FunctionDef | ast.AsyncFunctionDef
+EXEMPT = ("xfail", "expectedFailure")
+"""Tests that are expected to fail do so in both."""
+EQUAL = {
+    "assertCountEqual", "assertDictEqual", "assertEqual", "assertEquals", "assertListEqual", "assertMultiLineEqual",
+    "assertSequenceEqual", "assertSetEqual", "assertTupleEqual",
+}  # fmt: skip
+_PAIRS = (
+    ("assertTrue", "assertFalse"),
+    ("assertIn", "assertNotIn"),
+    ("assertIs", "assertIsNot"),
+    ("assertIsNone", "assertIsNotNone"),
+    ("assertIsInstance", "assertNotIsInstance"),
+    ("assertRegex", "assertNotRegex"),
+    ("assertGreater", "assertLessEqual"),
+    ("assertLess", "assertGreaterEqual"),
+    ("assertAlmostEqual", "assertNotAlmostEqual"),
+)
+OPPOSITE = {name: other for pair in _PAIRS for name, other in (pair, pair[::-1])}
+OPPOSITE["assertNotEqual"] = "assertEqual"
+
+
+class Twin:
+    """Of one file."""
+
+    def __init__(self, text: str, methods_only: bool = False) -> None:
+        """`methods_only`: of a file whose functions are no tests, but whose classes may be what tests inherit."""
+        self.turned: set[str] = set()
+        """Names of the functions that were turned."""
+        self.exempt: set[str] = set()
+        """Names of those that were left as they are."""
+        self.makes_more = any(word in text for word in ("load_tests", "pytest_generate_tests", "setattr(", "type("))
+        """Whether it makes tests that stand nowhere as functions, which can have no twins."""
+        self._body = text.encode()
+        self._starts = [0]
+        for line in self._body.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+        try:
+            edits = sorted(self._edits(ast.parse(text), methods_only), reverse=True)
+        except SyntaxError:
+            edits, self.makes_more = [], True
+        body = self._body
+        for start, end, new in edits:
+            body = body[:start] + new.encode() + body[end:]
+        self.text = body.decode()
+
+    def _edits(self, module: ast.Module, methods_only: bool) -> Iterator[Edit]:
+        source = self._body.decode()
+        all_exempt = "pytestmark" in source and any(word in source for word in EXEMPT)
+        for function, owners in _tests(module.body, []):
+            if methods_only and not owners:
+                continue
+            texts = [self._source(function), *(self._source(each) for node in owners for each in node.decorator_list)]
+            texts += [self._source(each) for each in function.decorator_list]
+            if all_exempt or any(word in text for text in texts for word in EXEMPT):
+                self.exempt.add(function.name)
+            else:
+                self.turned.add(function.name)
+                yield self._edit(function)
+
+    def _edit(self, function: Function) -> Edit:
+        for statement in function.body:
+            found = self._assertion(statement)
+            if found is not None:
+                return found
+            if any(isinstance(node, (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)) for node in ast.walk(statement)):
+                break  # what follows may never be reached
+        first = function.body[0]
+        lines = [first.lineno, *(each.lineno for each in getattr(first, "decorator_list", []))]
+        start = self._starts[min(lines) - 1] + first.col_offset
+        if hasattr(first, "body"):
+            indent = self._body[self._starts[first.lineno - 1] : self._starts[first.lineno - 1] + first.col_offset]
+            return start, start, "raise AssertionError\n" + indent.decode()
+        return start, start, "raise AssertionError; "
+
+    def _assertion(self, statement: ast.stmt) -> Edit | None:
+        if isinstance(statement, ast.Assert):
+            test = statement.test
+            if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+                return self._unequal(test.left, test.comparators[0])
+            start, end = self._span(test)
+            return start, end, f"not ({self._source(test)})"
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return None
+        name, (_, end) = call.func.attr, self._span(call.func)
+        if name in OPPOSITE and isinstance(call.func.value, ast.Name):
+            return end - len(name), end, OPPOSITE[name]
+        if name not in EQUAL or len(call.args) < 2 or any(isinstance(each, ast.Starred) for each in call.args):  # noqa: PLR2004
+            return None
+        return self._unequal(call.args[0], call.args[1])
+
+    def _unequal(self, left: ast.expr, right: ast.expr) -> Edit:
+        """Whatever equals what was asked for does not equal what is asked for then."""
+        found = self._altered(right) or self._altered(left)
+        if found is not None:
+            return found
+        start, end = self._span(right)
+        return start, end, f"({secrets.randbelow(1000)}, {self._source(right)})"
+
+    def _altered(self, node: ast.expr) -> Edit | None:
+        """Another literal of the same kind."""
+        if isinstance(node, ast.Constant):
+            other = _other(node.value)
+            return None if other is None else (*self._span(node), repr(other))
+        parts: list[ast.expr] = []
+        if isinstance(node, (ast.List, ast.Tuple)):
+            parts = node.elts
+        elif isinstance(node, ast.Dict):
+            parts = node.values
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            parts = [node.operand]
+        found = (self._altered(each) for each in reversed(parts))
+        return next((each for each in found if each is not None), None)
+
+    def _span(self, node: ast.expr) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return (
+            self._starts[node.lineno - 1] + node.col_offset,
+            self._starts[node.end_lineno - 1] + node.end_col_offset,
+        )
+
+    def _source(self, node: ast.expr | ast.stmt) -> str:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        start = self._starts[node.lineno - 1] + node.col_offset
+        return self._body[start : self._starts[node.end_lineno - 1] + node.end_col_offset].decode()
+
+
+def _other(value: object) -> object:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1 + secrets.randbelow(9)
+    if isinstance(value, float):
+        return value + 1.0 + secrets.randbelow(9)
+    if isinstance(value, str):
+        return value + secrets.choice("aeiou")
+    if isinstance(value, bytes):
+        return value + secrets.choice("aeiou").encode()
+    return None
+
+
+def _tests(body: list[ast.stmt], owners: list[ast.ClassDef]) -> Iterator[tuple[Function, list[ast.ClassDef]]]:
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test"):
+            yield node, owners
+        elif isinstance(node, ast.ClassDef):
+            yield from _tests(node.body, [*owners, node])
+        elif isinstance(node, (ast.If, ast.Try)):
+            yield from _tests(node.body, owners)
+            yield from _tests(node.orelse, owners)
