@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,21 +11,28 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A process and what descends from it; who left it for a session of its own and lost its parent is not seen."""
+    """Processes and what descends from them."""
 
     processes: int
     memory_bytes: int
     """Resident; what some share counts once, by the one that has most of it."""
 
 
-def family(leader: int, most: int) -> Family:
-    """Count, and look no further once there are more than `most` processes."""
+def family(leaders: Iterable[int], most: int) -> Family:
+    """Count them and what descends from them, and look no further once there are more than `most` processes."""
     processes = private = shared = 0
-    for pid in (leader, *itertools.islice(descendants(leader), most)):
+    for pid in itertools.islice(members(leaders), most + 1):
         own, common = _memory(pid)
         private, shared = private + own, max(shared, common)
         processes += 1
     return Family(processes, private + shared)
+
+
+def members(leaders: Iterable[int]) -> Iterator[int]:
+    """Each of these processes and what descends from it."""
+    for leader in leaders:
+        yield leader
+        yield from descendants(leader)
 
 
 def descendants(pid: int) -> Iterator[int]:

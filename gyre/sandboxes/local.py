@@ -19,6 +19,7 @@ from gyre.sandboxes.watch import Watch
 
 _USERS = 4  # the kernel counts all processes of a user, also those of other commands; root's it does not count
 _KILL_SECONDS = 10.0  # a killed process goes at once, unless the kernel holds it
+_AGAIN_PAUSES = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 4.0)
 _SWEEP_PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, *(1.0,) * 9)
 
 
@@ -50,13 +51,13 @@ class Local:
         began = time.monotonic()
         tail, group = Tail(), self._groups.open(self.limits)
         try:
-            process = self._start(command, launch, tail, group)
+            process = await self._started(command, launch, tail, group)
         except BaseException:
             tail.close()
             if group:
                 group.remove()
             raise
-        watch = Watch(self.limits, command.box, group, tail)
+        watch = Watch(self.limits, command.box, group, tail, self._orphans)
         try:
             with _exit_of(process) as exited:
                 try:
@@ -91,6 +92,19 @@ class Local:
                 return
             await asyncio.sleep(pause)
 
+    async def _started(
+        self, command: Command, launch: Launch, tail: Tail, group: Group | None
+    ) -> "subprocess.Popen[bytes]":
+        """Start it; where another command of this user is at its most processes just now, a little later."""
+        for pause in _AGAIN_PAUSES:
+            try:
+                return self._start(command, launch, tail, group)
+            except SandboxError as error:
+                if not isinstance(error.__cause__, BlockingIOError):
+                    raise
+            await asyncio.sleep(pause)
+        return self._start(command, launch, tail, group)
+
     def _start(self, command: Command, launch: Launch, tail: Tail, group: Group | None) -> "subprocess.Popen[bytes]":
         entering = ("/bin/sh", "-c", ENTER, "gyre", *group.entries, "--") if group else ()
         inherited = {} if launch.own_limits else bounded(self.limits)
@@ -124,7 +138,7 @@ class Local:
         stop: asyncio.Event | None,
     ) -> Ending:
         """Wait for whatever ends it first, and if that is not itself, ask it to end."""
-        overrun = asyncio.ensure_future(watch.overrun(leader, self._orphans.bury))
+        overrun = asyncio.ensure_future(watch.overrun(leader))
         stopped = asyncio.ensure_future(stop.wait()) if stop else None
         watches: list[asyncio.Future[Any]] = [exited, overrun, *([stopped] if stopped else [])]
         try:

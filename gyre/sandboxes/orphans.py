@@ -10,13 +10,17 @@ import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from gyre.sandboxes.family import members
+
 MARK = "GYRE_BOX"
 _PROC = Path("/proc")
 _SET_CHILD_SUBREAPER = 36
+_MOST_PASSES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +45,42 @@ class Orphanage:
 
     def bury(self) -> None:
         """Reap those of running commands that have ended: until then each counts as a process of its command."""
-        for pid in _children():
-            if pid not in self._others and pid not in self.leaders:
-                process = _process(pid)
-                if process is not None and process.zombie and process.session in self.leaders:
-                    _reap(pid)
+        for process in self._adopted():
+            if process.zombie and process.session in self.leaders:
+                _reap(process.pid)
+
+    def living(self, session: int, box: Path) -> list[int]:
+        """Those of one command."""
+        return [each.pid for each in self._adopted() if not each.zombie and _of(each, session, box)]
 
     def sweep(self, session: int, box: Path) -> bool:
         """Kill and reap the orphans of one command; False once none was found, so that none can come any more."""
-        found = False
-        for pid in _children():
-            if pid in self._others or pid in self.leaders or (process := _process(pid)) is None:
-                continue
-            ours = process.session == session or (not process.zombie and marked(pid, box))
-            found = found or ours
-            if ours and not process.zombie:
-                kill(pid)
-            elif process.zombie:
-                _reap(pid)
+        stopped = self._stopped(session, box)
+        for pid in stopped:
+            kill(pid)
+        found = bool(stopped)
+        for process in self._adopted():
+            found = found or _of(process, session, box)
+            if process.zombie:
+                _reap(process.pid)
         return found
+
+    def _stopped(self, session: int, box: Path) -> set[int]:
+        """All of them, held: what starts others faster than it can be killed would never end."""
+        stopped = set[int]()
+        for _ in range(_MOST_PASSES):
+            more = set(members(self.living(session, box))) - stopped
+            for pid in more:
+                signal_to(pid, signal.SIGSTOP)
+            stopped |= more
+            if not more:
+                break
+        return stopped
+
+    def _adopted(self) -> Iterator[_Process]:
+        for pid in _children():
+            if pid not in self._others and pid not in self.leaders and (process := _process(pid)) is not None:
+                yield process
 
 
 def kill_leftovers(box: Path) -> int:
@@ -84,8 +105,17 @@ def marked(pid: int, box: Path) -> bool:
 
 def kill(pid: int) -> None:
     """End a process, if it is there and may be ended."""
+    signal_to(pid, signal.SIGKILL)
+
+
+def signal_to(pid: int, number: int) -> None:
+    """Signal a process, if it is there and may be signalled."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
+
+
+def _of(process: _Process, session: int, box: Path) -> bool:
+    return process.session == session or (not process.zombie and marked(process.pid, box))
 
 
 def _reap(pid: int) -> None:

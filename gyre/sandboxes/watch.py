@@ -5,13 +5,14 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from gyre.sandboxes.family import descendants, family
+from gyre.sandboxes.family import family, members
 from gyre.sandboxes.folders import measure, too_deep
 from gyre.sandboxes.groups import Group
 from gyre.sandboxes.nameless import nameless
+from gyre.sandboxes.orphans import Orphanage
 from gyre.sandboxes.output import Tail
 from gyre.sandboxes.port import Ending, Limits
 
@@ -24,18 +25,18 @@ _MB = 1 << 20
 class Watch:
     """One command under watch."""
 
-    def __init__(self, limits: Limits, box: Path, group: Group | None, tail: Tail) -> None:
+    def __init__(self, limits: Limits, box: Path, group: Group | None, tail: Tail, orphans: Orphanage) -> None:
         """Nothing happens before `overrun`."""
-        self._limits, self._box, self._group, self._tail = limits, box, group, tail
+        self._limits, self._box, self._group, self._tail, self._orphans = limits, box, group, tail, orphans
         self.reason = ""
         """What was too much, in one line."""
 
-    async def overrun(self, leader: int, bury: Callable[[], None]) -> Ending:
-        """Returns when a limit is exceeded: which. `bury` is called before processes are counted."""
+    async def overrun(self, leader: int) -> Ending:
+        """Returns when a limit is exceeded: which."""
         looked, free = time.monotonic(), _free(self._box)
         while True:
             await asyncio.sleep(min(_POLL_SECONDS, self._limits.look_seconds))
-            bury()
+            self._orphans.bury()
             if ending := self._counted(leader):
                 return ending
             now, left = time.monotonic(), _free(self._box)
@@ -61,7 +62,7 @@ class Watch:
             return "output"
         if self._group is not None:
             return self._too_many() if self._group.refused else None
-        found = family(leader, self._limits.processes)
+        found = family(self._leaders(leader), self._limits.processes)
         if found.processes > _NEARLY * self._limits.processes:
             return self._too_many()
         if found.memory_bytes > self._limits.memory_bytes:
@@ -87,7 +88,11 @@ class Watch:
     def _processes(self, leader: int) -> Iterable[int]:
         if self._group:
             return self._group.members
-        return (leader, *itertools.islice(descendants(leader), self._limits.processes))
+        return itertools.islice(members(self._leaders(leader)), self._limits.processes)
+
+    def _leaders(self, leader: int) -> tuple[int, ...]:
+        """The first process, and those that have lost their parents since."""
+        return (leader, *self._orphans.living(leader, self._box))
 
     def _too_large(self) -> Ending:
         self.reason = f"ended because it used more than {self._limits.memory_bytes // _MB} MB of memory"
