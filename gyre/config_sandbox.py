@@ -7,6 +7,9 @@ from pydantic import Field
 from gyre.config_containers import DockerSection, KubernetesSection
 from gyre.config_section import Count, Positive, Section
 
+Megabytes = Annotated[int, Field(ge=1, le=1 << 42)]
+"""As many as a kernel can count in bytes."""
+
 
 class SandboxSection(Section):
     """Where an execution and its grading run."""
@@ -15,12 +18,15 @@ class SandboxSection(Section):
     """"process": limits, but the file system and the network are shared (trusted agents); "bubblewrap": namespaces,
     in which only what is needed is visible and only the proxy can be reached; "docker": containers; "kubernetes": pods.
     docs/sandboxes.md says what each holds."""
-    memory_mb: Count = 4096
+    memory_mb: Megabytes = 4096
     """Most memory of one execution, MB."""
-    disk_mb: Count = 1024
+    disk_mb: Megabytes = 1024
     """Most that the files in its folder may hold, MB."""
-    file_mb: Count = 256
+    file_mb: Megabytes = 256
     """Most that one file may hold, MB."""
+    output_mb: Megabytes = 1024
+    """Most that it may write to stdout and stderr, MB; an execution that writes more is ended. The last 64 KB are kept
+    whatever this says."""
     files: Count = 200_000
     """Most files and folders in its folder."""
     open_files: Count = 4096

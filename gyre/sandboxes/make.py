@@ -58,6 +58,7 @@ def limits_of(section: SandboxSection) -> Limits:
         file_bytes=section.file_mb * _MB,
         disk_bytes=section.disk_mb * _MB,
         files=section.files,
+        output_bytes=section.output_mb * _MB,
         open_files=section.open_files,
         processes=section.processes,
         cpus=section.cpus,
