@@ -1,4 +1,4 @@
-"""Read a run's log again: every decision decided a second time (`--verify`), and how far the run was."""
+"""Read a run's log again: every decision decided a second time, every outcome audited (`--verify`); how far it was."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,12 +9,16 @@ from rich.console import Console
 from rich.progress import Progress as Progressing
 
 from bus import subjects
+from bus.errors import BusError
 from bus.log import Stored
+from gyre.config import Config
 from gyre.core import tree
+from gyre.core.audit import Audit
 from gyre.core.progress import Progress
 from gyre.core.progress import evolve as evolve_progress
+from gyre.core.tree import Called
 from gyre.errors import GyreError
-from schemas.calls import RecordsSealed
+from schemas.calls import ModelCallRecorded, RecordsSealed
 from schemas.envelope import Commit
 from schemas.rewards import TreeBuilt
 from schemas.roles import CellLost
@@ -61,14 +65,16 @@ class Second:
 
 
 async def verify(source: Source, progress: Callable[[int], None] = lambda _: None) -> Verdict:
-    """Decide every recorded decision again, rebuild every tree, compare every snapshot.
+    """Decide every recorded decision again, audit what others said, rebuild every tree, compare every snapshot.
 
     `progress` is called with each sequence read. Raises `RunNotFound`.
     """
-    verdict = Verdict()
+    verdict, started = Verdict(), await source.started()
+    schedule = Config.recorded(started.config).schedule
+    audit = Audit(schedule.groups, schedule.executions)
     seconds = {
         service: Second(mind, mind.initial, filters(source.run, mind))
-        for service, mind in minds(await source.started(), source.ev, source.blobs).items()
+        for service, mind in minds(started, source.ev, source.blobs).items()
     }
     kept = _snapshots(source, seconds)
     sealed: dict[str, RecordsSealed] = {}
@@ -80,6 +86,10 @@ async def verify(source: Source, progress: Callable[[int], None] = lambda _: Non
         if stored.commit is None:
             continue
         verdict.events += len(stored.commit.events)
+        wrong = [each for event in stored.commit.events for each in audit.add(event)]
+        verdict.differences += [
+            f"sequence {stored.sequence} ({stored.commit.producer.service}): {one}" for one in wrong
+        ]
         _note_trees(stored.commit, sealed, built)
         second_of = seconds.get(stored.commit.producer.service)
         if second_of is not None and not isinstance(stored.commit.events[0], OBSERVATIONS):
@@ -99,8 +109,8 @@ async def _decide_again(
     where = f"sequence {stored.sequence} ({second.mind.service}, as of {commit.as_of})"
     try:
         decision = await second.mind.think(second.state)
-    except GyreError as error:
-        return [f"{where}: no decision ({error}), recorded {_types(commit)}"]
+    except (GyreError, BusError, ValueError, LookupError) as error:  # the log holds what no service of ours said
+        return [f"{where}: no decision ({' '.join(str(error).split())}), recorded {_types(commit)}"]
     if decision is None:
         return [f"{where}: nothing was due, recorded {_types(commit)}"]
     if decision.events != commit.events:
@@ -146,21 +156,46 @@ def _note_trees(commit: Commit, sealed: dict[str, RecordsSealed], built: dict[st
 async def _rebuild_trees(
     source: Source, sealed: dict[str, RecordsSealed], built: dict[str, TreeBuilt], verdict: Verdict
 ) -> None:
-    """Fold every sealed execution from CALL alone."""
-    trees: dict[str, tree.Tree] = {}
+    """Fold every sealed execution from CALL alone, and hold what was sealed and built against it."""
+    called: dict[str, _Called] = {}
     async for stored in messages(source.calls):
         for event in stored.commit.events if stored.commit else ():
-            if not isinstance(event, tree.Called):
+            if not isinstance(event, Called):
                 continue
             seal = sealed.get(event.execution)
             if seal is not None and stored.sequence <= seal.last_sequence:
-                kept = trees.get(event.execution, tree.fold(event.execution, ()))
-                trees[event.execution] = tree.evolve(kept, event)
-    for execution, event in built.items():
-        verdict.trees += 1
-        found = tree.digest(trees.get(execution, tree.fold(execution, ())))
-        if found != event.digest:
-            verdict.differences.append(f"tree of {execution}: CALL gives {found[:12]}, recorded {event.digest[:12]}")
+                called.setdefault(event.execution, _Called(tree.fold(event.execution, ()))).add(event)
+    for execution, seal in sealed.items():
+        found = called.get(execution, _Called(tree.fold(execution, ())))
+        if (found.records, tree.records_digest(found.digests)) != (seal.count, seal.digest):
+            verdict.differences.append(f"records of {execution}: CALL holds others than those {seal.count} sealed ones")
+        if (recorded := built.get(execution)) is not None:
+            verdict.trees += 1
+            verdict.differences += _not_its_tree(found.tree, recorded)
+    verdict.differences += [f"tree of {each}: its records were never sealed" for each in built if each not in sealed]
+
+
+@dataclass(slots=True)
+class _Called:
+    """What CALL holds of one execution."""
+
+    tree: tree.Tree
+    records: int = 0
+    digests: list[str] = field(default_factory=list)
+
+    def add(self, event: Called) -> None:
+        self.tree = tree.evolve(self.tree, event)
+        self.records += isinstance(event, ModelCallRecorded)
+        self.digests.append(tree.record_digest(event))
+
+
+def _not_its_tree(found: tree.Tree, event: TreeBuilt) -> list[str]:
+    digest, body = tree.digest(found), event.body.digest if event.body else None
+    if digest != event.digest:
+        return [f"tree of {event.execution}: CALL gives {digest[:12]}, recorded {event.digest[:12]}"]
+    if (len(found.nodes), digest if found.nodes else None) != (event.nodes, body):
+        return [f"tree of {event.execution}: it has {len(found.nodes)} nodes, and another body than was recorded"]
+    return []
 
 
 async def progress_at(source: Source, until: int | None = None) -> Progress:
