@@ -339,3 +339,15 @@ def test_a_dispatch_goes_by_its_bursts_version_even_if_the_next_one_is_published
 def test_recorded_runs_without_the_choice_go_by_the_newest_version_as_they_did() -> None:
     before = _overtaken(replace(PLAN, group_version="published"))
     assert [(event.group, event.version) for event in before] == [("g2", 1), ("g3", 2), ("g4", 2), ("g5", 2)]
+
+
+def test_a_cell_that_is_none_of_this_runs_changes_nothing_whatever_its_number() -> None:
+    """An engine beyond the configured ones would be launched on, and a huge number would fill the memory."""
+    whole = scheduler(PLAN)
+    state = whole.initial
+    for sequence, event in enumerate((run_started(), CORE, SATELLITE), 1):
+        state = whole.evolve(state, sequence, event)
+    for index in (2, 3, 2**62):
+        assert whole.evolve(state, 4, registered(index, "stray")) == state
+    wider = scheduler(replace(PLAN, standalone=1))
+    assert wider.evolve(state, 4, registered(2, "spare")).cells.capacity == state.cells.capacity + 4
