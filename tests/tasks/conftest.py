@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,3 +42,9 @@ def solved() -> Work:
         subprocess.run(["sh", str(task.solution)], cwd=workspace, check=True, timeout=30, capture_output=True)
 
     return run
+
+
+@pytest.fixture
+def python_with_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that need pytest find it: the Python on the path is this one."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
