@@ -344,8 +344,9 @@ def test_recorded_runs_without_the_choice_go_by_the_newest_version_as_they_did()
 def test_a_cell_that_is_none_of_this_runs_changes_nothing_whatever_its_number() -> None:
     """An engine beyond the configured ones would be launched on, and a huge number would fill the memory."""
     whole = scheduler(PLAN)
+    known: tuple[Event, ...] = (run_started(), CORE, SATELLITE)
     state = whole.initial
-    for sequence, event in enumerate((run_started(), CORE, SATELLITE), 1):
+    for sequence, event in enumerate(known, 1):
         state = whole.evolve(state, sequence, event)
     for index in (2, 3, 2**62):
         assert whole.evolve(state, 4, registered(index, "stray")) == state
