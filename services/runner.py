@@ -239,6 +239,8 @@ class Runner:
         """End an execution whose runner is gone, with what it left: partial progress is a valid score."""
         assert stored.commit is not None
         launched = stored.commit.events[0]
+        if isinstance(launched, ExecutionTerminated):  # killed between its word and what it does next
+            await asyncio.to_thread(workspace.vacate, self._episodes.box(launched.execution))
         if not isinstance(launched, ExecutionLaunched):
             return
         box = self._episodes.box(launched.execution)

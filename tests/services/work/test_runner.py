@@ -233,6 +233,19 @@ async def test_an_entry_that_is_delivered_again_launches_nothing_again(run: Any)
     assert await run.count(SAID) == 2
 
 
+async def test_the_box_of_a_runner_killed_after_its_last_word_goes_with_the_entry(run: Any) -> None:
+    """Workspaces are large, and nobody else looks for them."""
+    await episode(run, "exit 0")
+    box = run.folder / "work" / "x0-0"
+    (box / "ws").mkdir(parents=True)
+    (box / "ws" / "large.bin").write_bytes(b"0" * 1024)
+    run.broker.run("r").queues["rollout"].offer(1, *run.broker.run("r").ev.messages[0])
+    async with run.serving(runner.serve, "runner"):
+        await run.emptied("rollout")
+    assert not box.exists()
+    assert await run.count(SAID) == 2
+
+
 async def test_an_entry_that_comes_again_to_the_runner_that_ended_it_holds_nothing(run: Any) -> None:
     run.task("job")
     run.harness("exit 0")
