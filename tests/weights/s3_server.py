@@ -58,6 +58,8 @@ class Bucket:
     clock_off: timedelta = timedelta()
     busy: int = 0
     """How often it says SlowDown yet."""
+    hung_up: int = 0
+    """How often it hangs up yet."""
     bodies: dict[str, bytes] = field(default_factory=dict)
 
     def app(self) -> web.Application:
@@ -66,6 +68,10 @@ class Bucket:
         return made
 
     async def answer(self, request: web.Request) -> web.Response:
+        if self.hung_up:
+            self.hung_up -= 1
+            assert request.transport is not None
+            request.transport.abort()
         try:
             await self.admit(request)
         except Refused as refused:

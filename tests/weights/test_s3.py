@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gyre.config import Config
@@ -137,11 +138,11 @@ async def test_what_was_put_is_fetched_until_it_is_removed(store: HttpStore, fil
         await store.fetch("name", file.with_name("into"))
 
 
-async def test_a_store_that_is_busy_is_asked_again(store: HttpStore, file: Path, bucket: Bucket) -> None:
+async def test_a_store_that_is_busy_or_hangs_up_is_asked_again(store: HttpStore, file: Path, bucket: Bucket) -> None:
     for asked in every(store, file).values():
-        bucket.busy = 2
+        bucket.busy, bucket.hung_up = 1, 1
         await asked()
-        assert bucket.busy == 0
+        assert (bucket.busy, bucket.hung_up) == (0, 0)
     bucket.busy = 100
     with pytest.raises(WeightsUnavailable, match="answered 503 SlowDown: Please reduce"):
         await store.put("name", file)
@@ -158,6 +159,22 @@ async def test_who_is_not_known_is_told_so_in_a_line(
         with pytest.raises(WeightsUnavailable, match=f"^{method} http.*answered 403 (Signature|InvalidToken)[^\n]*$"):
             await asked()
     await stranger.close()
+
+
+async def test_a_bucket_that_lies_elsewhere_is_no_success(environment: dict[str, str], file: Path) -> None:
+    async def elsewhere(_: web.Request) -> web.Response:
+        return web.Response(
+            status=301, text="<Error><Code>PermanentRedirect</Code><Message>Elsewhere.</Message></Error>"
+        )
+
+    app = web.Application()
+    app.router.add_route("*", "/{name:.*}", elsewhere)
+    async with TestServer(app) as server:
+        store = s3_store("s3://bucket", {**environment, "AWS_ENDPOINT_URL": str(server.make_url("/"))}, now)
+        for asked in every(store, file).values():
+            with pytest.raises(WeightsUnavailable, match="answered 301 PermanentRedirect: Elsewhere"):
+                await asked()
+        await store.close()
 
 
 @pytest.mark.parametrize("minutes", [-20, 20])
