@@ -14,6 +14,9 @@ from bus import subjects
 from bus.log import BusPort
 from services.place import Place
 
+_ENDS = "ends:"
+_MOST_WORDS = 300
+
 
 async def beat(place: Place, bus: BusPort, name: str | int) -> None:
     """Say for ever that this instance is `name` (a service, or a cell's index)."""
@@ -33,11 +36,17 @@ async def beating(place: Place, bus: BusPort, work: Awaitable[None]) -> None:
         await asyncio.gather(beats, return_exceptions=True)
 
 
+async def last_word(place: Place, bus: BusPort, name: str | int, why: str) -> None:
+    """Say that this instance ends, and why, so that nobody waits for its silence."""
+    said = f"{place.instance} {_ENDS} {' '.join(why.split())[:_MOST_WORDS]}"
+    await bus.tell(subjects.hint(place.run, "heartbeat", name), said.encode(errors="replace"))
+
+
 class Silent(NamedTuple):
-    """Who said nothing for longer than `cells.lost_after_seconds`."""
+    """Who is not heard any more, and how that is known."""
 
     instance: str
-    seconds: float
+    reason: str
 
 
 class Silence:
@@ -52,7 +61,7 @@ class Silence:
         self._told: set[str] = set()
 
     async def lost(self, alive: Callable[[], Iterable[str]]) -> AsyncGenerator[Silent, None]:
-        """Those of `alive` (instances, asked at each beat) that are silent for too long, each once; never ends."""
+        """Those of `alive` (instances, asked at each beat) that end or are silent for too long, each once; for ever."""
         beats = asyncio.create_task(self._keep_beating())
         try:
             async with aclosing(self._bus.listen(subjects.heartbeats(self._place.run))) as heard:
@@ -60,6 +69,9 @@ class Silence:
                     instance, _, number = body.decode(errors="replace").partition(" ")
                     if instance != self._place.instance:
                         self._silent[instance] = 0
+                        if number.startswith(_ENDS) and instance in alive() and instance not in self._told:
+                            self._told.add(instance)
+                            yield Silent(instance, number.removeprefix(_ENDS).strip())
                     elif number == str(self._beat):  # an older one was held up on its way
                         for each in self._count(alive()):
                             yield each
@@ -75,7 +87,11 @@ class Silence:
     def _count(self, alive: Iterable[str]) -> list[Silent]:
         limits = self._place.config.cells
         self._silent = {instance: self._silent.get(instance, -1) + 1 for instance in alive}
-        found = [Silent(instance, beats * limits.heartbeat_seconds) for instance, beats in self._silent.items()]
-        late = [each for each in found if each.seconds > limits.lost_after_seconds and each.instance not in self._told]
+        silent = {instance: beats * limits.heartbeat_seconds for instance, beats in self._silent.items()}
+        late = [
+            Silent(instance, f"no heartbeat for {seconds:.1f} s")
+            for instance, seconds in silent.items()
+            if seconds > limits.lost_after_seconds and instance not in self._told
+        ]
         self._told |= {each.instance for each in late}
         return late

@@ -13,11 +13,12 @@ from gyre.errors import GyreError
 from schemas.roles import CellRegistered
 from services.address import listening, reached
 from services.alongside import until_one_ends
-from services.beats import beat
+from services.beats import beat, last_word
 from services.cell_desk import Desk
 from services.cell_roles import Roles
 from services.cell_training import Training
 from services.engine_server import engine_app, engine_runner
+from services.exits import Hopeless
 from services.memory import share_one_arena
 from services.place import Place
 from services.replica import Replica, load_replica
@@ -26,7 +27,7 @@ from services.weights import cell_weights, weights_route
 
 
 class EngineGone(GyreError):
-    """The engine ended, and its cell with it: whoever supervises the cell starts both anew."""
+    """The engine ended or answers nothing, and its cell ends with it: whoever supervises the cell starts both anew."""
 
 
 class CellAgent:
@@ -66,6 +67,9 @@ class CellAgent:
         beats = beat(desk.place, desk.bus, desk.index)
         try:
             await until_one_ends(desk.read(), beats, self._watch_engine(), self._act(url))
+        except EngineGone as gone:
+            await last_word(desk.place, desk.bus, desk.index, str(gone))
+            raise
         finally:
             desk.save()
             await self._engine.close()
@@ -105,13 +109,15 @@ class CellAgent:
 
 
 async def serve(place: Place, bus: BusPort, index: int | None = None) -> None:
-    """Be cell `index` until cancelled; None: whichever no other process is."""
+    """Be cell `index` until cancelled; None: whichever no other process is. Raises `Hopeless` for one of no run."""
     share_one_arena()
+    every = place.config.cells.count + place.config.cells.standalone
     if index is None:
-        cells = place.config.cells
-        await in_slot(place.folder, cells.count + cells.standalone, lambda found: _serve(place, bus, found))
-    else:
+        await in_slot(place.folder, every, lambda found: _serve(place, bus, found))
+    elif index < every:
         await _serve(place, bus, index)
+    else:
+        raise Hopeless(f"--cell {index}: the cells of run {place.run} are 0 to {every - 1}; give one of them, or none")
 
 
 async def _serve(place: Place, bus: BusPort, index: int) -> None:

@@ -21,7 +21,7 @@ async def serve(place: Place, bus: BusPort) -> None:
 
 
 async def _watch(place: Place, bus: BusPort, office: Office[Scheduler]) -> None:
-    """Say CellLost of instances whose heartbeats stopped; cells that end with their run are not lost."""
+    """Say CellLost of instances that end or whose heartbeats stopped; cells that end with their run are not lost."""
 
     def alive() -> dict[str, int]:
         if office.state.phase != "running":
@@ -29,7 +29,7 @@ async def _watch(place: Place, bus: BusPort, office: Office[Scheduler]) -> None:
         return {cell.instance: cell.index for cell in office.state.cells.members if cell.alive}
 
     async with aclosing(Silence(place, bus).lost(alive)) as silent:
-        async for instance, seconds in silent:
+        async for instance, reason in silent:
             index = alive()[instance]
-            event = CellLost(cell=index, instance=instance, reason=f"no heartbeat for {seconds:.1f} s")
+            event = CellLost(cell=index, instance=instance, reason=reason)
             office.observe(("cell", str(index)), event)

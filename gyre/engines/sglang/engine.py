@@ -151,7 +151,7 @@ class SglangEngine(Remembered):
 
     async def health(self) -> Health:
         """See `Generator`."""
-        self._server.check()
+        await self._server.hear(self._client)
         return await super().health()
 
     async def abort(self, request_id: str) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 from gyre.engines.port import EngineFailed, EngineUnavailable
 from gyre.engines.sglang import keeper
 from gyre.engines.sglang.client import Client
+from gyre.engines.sglang.pulse import SILENT_SECONDS, heard
 
 START_SECONDS = 900.0
 """A large model takes minutes to load."""
@@ -30,8 +31,8 @@ class Server(Protocol):
         """See that it serves; whether it was started anew. EngineUnavailable, EngineFailed."""
         ...
 
-    def check(self) -> None:
-        """Raise EngineUnavailable when it is known to have ended."""
+    async def hear(self, client: Client) -> None:
+        """Return once it answers. Raises EngineUnavailable when it has ended, or been silent for too long."""
         ...
 
     async def stop(self) -> None:
@@ -44,14 +45,16 @@ class RunningServer:
     """Somebody else's server: waited for, never started and never ended."""
 
     url: str
+    silent_seconds: float = SILENT_SECONDS
 
     async def start(self, client: Client) -> bool:
         """See `Server`: it has to answer now."""
         await client.info()
         return False
 
-    def check(self) -> None:
-        """See `Server`: only who asks it something finds out."""
+    async def hear(self, client: Client) -> None:
+        """See `Server`: that it ended shows as silence too, and it may be back before that is too long."""
+        await heard(client, lambda: True, self.silent_seconds)
 
     async def stop(self) -> None:
         """See `Server`: it lives on."""
@@ -72,7 +75,10 @@ class ManagedServer:
     """The interpreter that has SGLang."""
     environment: Mapping[str, str] = field(default_factory=dict)
     host: str = "127.0.0.1"
+    silent_seconds: float = SILENT_SECONDS
     _process: asyncio.subprocess.Process | None = None
+    _answered: bool = False
+    """Whether it has come up; until then it may be silent."""
 
     @property
     def url(self) -> str:
@@ -101,15 +107,21 @@ class ManagedServer:
                 env={**os.environ, **self.environment},
             )
         await self._answers(client, self._process)
+        self._answered = True
         return True
 
-    def check(self) -> None:
+    async def hear(self, client: Client) -> None:
         """See `Server`."""
+        await heard(client, self._serving, self.silent_seconds)
+
+    def _serving(self) -> bool:
         if self._process is not None and (code := self._process.returncode) is not None:
             raise EngineUnavailable(f"SGLang ended with {code}: {self._last_line()}; see {self.log}")
+        return self._answered
 
     async def stop(self) -> None:
         """See `Server`."""
+        self._answered = False
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             await self._process.wait()
