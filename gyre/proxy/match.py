@@ -16,7 +16,7 @@ object (see `recall`) and a comparison of memory where they are equal: no histor
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_
 
 from gyre.proxy.normalise import Message
@@ -152,6 +152,8 @@ class Histories:
         self._walks: list[tuple[tuple[str, str], tuple[Message, ...], list[Point]]] = []
         self._roots: dict[str, Point] = {}
         self._calls: dict[str, tuple[str | None, int, tuple[Point, ...]]] = {}
+        self._answered: dict[str, Point] = {}
+        """By recorded call: the point that has its answer."""
         self._taken: dict[str, tuple[Point, Message]] = {}
         """By call in the making: the answer that it goes on from, and with what."""
 
@@ -191,8 +193,18 @@ class Histories:
         points[-1].asked += (record.call,)
         points[-1].echo = None
         points[-1].answers += (Answer(record.call, record.thread, record.delivered, signature(answer), behind),)
+        self._answered[record.call] = points[-1]
         self._calls[record.call] = (record.parent, record.prefix_messages, (*points[1:], behind))
         return behind
+
+    def correct(self, call: str, delivered: bool) -> None:
+        """An answer was received after all, or was not: which of equal ones a client means may depend on it."""
+        point = self._answered[call]
+        point.answers = tuple(
+            replace(answer, delivered=delivered) if answer.call == call else answer for answer in point.answers
+        )
+        point.echo = None
+        self._walks.clear()
 
     def grow(self, point: Point, messages: Sequence[Message], thread: str) -> list[Point]:
         """This point and those behind the messages, made where they are new; calls in the making have no say."""

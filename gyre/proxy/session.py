@@ -160,6 +160,8 @@ class Session:
     def correct(self, event: DeliveryCorrected) -> None:
         """Take in what became of an answer."""
         self.tree = trees.evolve(self.tree, event)
+        if event.call in self.tree.nodes:
+            self._histories.correct(event.call, event.delivered)
 
     def _grown(self, record: ModelCallRecorded, messages: Sequence[Message], fading: int) -> list[Point]:
         """The points along a record's own messages; the first call that rendered a place keeps it."""

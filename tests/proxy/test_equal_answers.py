@@ -17,7 +17,7 @@ from gyre.proxy.exchange import Asked, Wire
 from gyre.proxy.normalise import Message
 from gyre.proxy.session import Drawn, Limits, Plan, Session
 from schemas.base import floats, ints
-from schemas.calls import VersionSpan
+from schemas.calls import DeliveryCorrected, VersionSpan
 from schemas.training import Trajectory
 from tests.proxy.templates import nano
 
@@ -149,10 +149,22 @@ def test_a_history_goes_on_along_the_longest_known_way() -> None:
     assert live.plan(asked([*history, MORE], "")).parent == first.call
 
 
-def test_an_answer_that_nobody_waited_for_is_neither_gone_on_from_nor_given_to_whoever_asks_again() -> None:
+def test_an_answer_that_nobody_waited_for_may_be_given_to_whoever_asks_again_and_else_is_not_gone_on_from() -> None:
     live = session(Reference())
     first, second = live.plan(asked(OPENING, "")), live.plan(asked(OPENING, ""))
     answered(live, second, "done", -0.5)
     answered(live, first, "done", -0.5, delivered=False)
-    assert live.finished(asked(OPENING, "")) == (second.call,)
+    assert set(live.finished(asked(OPENING, ""))) == {first.call, second.call}
     assert live.plan(asked((*OPENING, Message("assistant", "done"), MORE), "")).parent == second.call
+
+
+def test_of_equal_answers_the_one_that_turned_out_to_be_received_is_gone_on_from() -> None:
+    live = session(Reference())
+    first, second = live.plan(asked(OPENING, "")), live.plan(asked(OPENING, ""))
+    answered(live, first, "done", -0.5, delivered=False)
+    answered(live, second, "done", -0.5)
+    on = asked((*OPENING, Message("assistant", "done"), MORE), "")
+    assert live.plan(on).parent == second.call
+    for call, delivered in ((second.call, False), (first.call, True)):
+        live.correct(DeliveryCorrected(execution="x", call=call, delivered=delivered))
+    assert live.plan(on).parent == first.call
