@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from bus.memory import MemoryBroker, MemoryBus
+from gyre.config import Config
 from services import slots
+from services.cell import serve
+from services.exits import Hopeless
+from services.place import Place
 from services.slots import LowerSlot, held, in_slot, take
 
 FAST = 0.01
@@ -75,3 +80,11 @@ async def _index(folder: Path, count: int) -> int:
 
 async def _for_ever(_: int) -> None:
     await asyncio.Event().wait()
+
+
+async def test_a_cell_that_the_run_does_not_have_is_refused_before_it_says_anything(tmp_path: Path) -> None:
+    place = Place("cell", "cell-1", "r", tmp_path, "memory", Config.of({"cells": {"count": 2, "standalone": 1}}))
+    bus = await MemoryBus.connect(MemoryBroker(), "r", "cell", "cell-1", tmp_path, create=True)
+    with pytest.raises(Hopeless, match="--cell 3: the cells of run r are 0 to 2"):
+        await serve(place, bus, 3)
+    assert await bus.ev.head() == 0
