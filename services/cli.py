@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from gyre.config import Config
 from services import (
@@ -29,7 +30,18 @@ from services import (
 )
 from services.cli_errors import Errors, fail
 
+
+class Commands(TyperGroup):
+    """All commands: whatever reads, computes or prints, what people can mend is one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        with Errors():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
+    cls=Commands,
     name="gyre",
     help="""Train LLM agents by online reinforcement learning; every fact is an event on NATS JetStream.
 

@@ -55,6 +55,7 @@ def export_page(
     """
     from services.dashboard.export import export_page as export
 
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR)  # what a page would warn of and wait for ends this
     with Errors():
         text, kept = asyncio.run(export(target, folder, trees))
         out.write_text(text, "utf-8")

@@ -15,6 +15,7 @@ from gyre.core.progress import Progress
 from services import cli_query, cli_replay, cli_samples
 from services.cli_errors import Errors, fail
 from services.source import open_source
+from services.terminal import wide
 
 Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
@@ -38,7 +39,7 @@ def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
     table = Table("run", "finished", "folder")
     for row in listed:
         table.add_row(str(row["run"]), "yes" if row["archive"] else "no", str(row["folder"]))
-    Console().print(table)
+    wide().print(table)
 
 
 def status(run: Target, folder: Runs = Path("runs"), as_json: Json = False) -> None:

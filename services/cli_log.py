@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +47,8 @@ def tail(
         async with open_source(run, runs) as source:
             head = await source.ev.head()
             async for stored in source.ev.read(max(0, head - count)):
-                _print(stored, as_json)
+                for line in lines_of(stored, as_json):
+                    typer.echo(line)
                 if stored.sequence >= head and not follow:
                     return
 
@@ -70,8 +71,7 @@ def show(
             stored = await source.ev.get(sequence)
             if stored is None:
                 raise GyreError(f"sequence {sequence}: the log ends at {await source.ev.head()}")
-            body = COMMIT.dump_python(stored.commit, mode="json") if stored.commit else {"malformed": stored.reason}
-            typer.echo(json.dumps({"sequence": stored.sequence, "subject": stored.subject, **body}, indent=1))
+            typer.echo(json.dumps(_whole(stored), indent=1))
 
     _run(work())
 
@@ -84,6 +84,7 @@ def export_command(
     columns: Annotated[
         bool, typer.Option(help="Make its columns beside it, for `gyre query`; else that makes them.")
     ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Write a run's logs and the blobs they refer to into one archive.
 
@@ -104,7 +105,12 @@ def export_command(
             await make_columns(path, folder)
         return found
 
-    typer.echo(_run(work()).model_dump_json())
+    footer = _run(work())
+    if as_json:
+        typer.echo(footer.model_dump_json())
+        return
+    missing = f", {len(footer.missing)} of them missing" if footer.missing else ""
+    typer.echo(f"{path}: {footer.ev} messages of EV, {footer.call} of CALL, {footer.blobs} blobs{missing}")
 
 
 @app.command(name="import")
@@ -147,25 +153,22 @@ def stats(run: Target, runs: Runs = Path("runs"), as_json: Json = False) -> None
         typer.echo(f"{number:8}  {kind:30} {who}")
 
 
-def _print(stored: Stored, as_json: bool) -> None:
-    if stored.commit is None:
-        typer.echo(f"{stored.sequence:7}  malformed: {stored.reason}")
-        return
+def _whole(stored: Stored) -> dict[str, Any]:
+    body = COMMIT.dump_python(stored.commit, mode="json") if stored.commit else {"malformed": stored.reason}
+    return {"sequence": stored.sequence, "subject": stored.subject, **body}
+
+
+def lines_of(stored: Stored, as_json: bool) -> Iterator[str]:
+    """A stored commit as `gyre log tail` shows it: a line an event, or one JSON object."""
     if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "sequence": stored.sequence,
-                    "subject": stored.subject,
-                    **COMMIT.dump_python(stored.commit, mode="json"),
-                }
-            )
-        )
-        return
-    for event in stored.commit.events:
-        fields = event.model_dump(mode="json", exclude={"type", "v"})
-        text = " ".join(f"{key}={value}" for key, value in fields.items())[:SHOWN]
-        typer.echo(f"{stored.sequence:7}  {stored.commit.producer.service:10} {event.type:26} {text}")
+        yield json.dumps(_whole(stored))
+    elif stored.commit is None:
+        yield f"{stored.sequence:7}  malformed: {stored.reason}"
+    else:
+        for event in stored.commit.events:
+            fields = event.model_dump(mode="json", exclude={"type", "v"})
+            text = " ".join(f"{key}={value}" for key, value in fields.items())[:SHOWN]
+            yield f"{stored.sequence:7}  {stored.commit.producer.service:10} {event.type:26} {text}"
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:

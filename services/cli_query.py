@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from gyre.warehouse.queries import QUERIES
 from services.cli_errors import Errors, fail
 from services.cli_plot import check_picture
+from services.terminal import wide
 
 FORMATS = {"table": "JSONCompact", "csv": "CSVWithNames", "json": "JSONEachRow", "parquet": "Parquet"}
 DECIMALS = 4
@@ -116,10 +117,10 @@ def _picture(found: bytes, out: Path, title: str) -> None:
 
 
 def _draw(found: Mapping[str, Any]) -> None:
-    table = Table(*(column["name"] for column in found["meta"]))
+    table = Table(*(Column(column["name"], overflow="fold") for column in found["meta"]))
     for row in found["data"]:
         table.add_row(*map(_cell, row))
-    Console().print(table)
+    wide().print(table)
 
 
 def _cell(value: Any) -> str:

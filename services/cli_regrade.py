@@ -16,6 +16,7 @@ from services.cli_errors import Errors
 from services.joining import joined
 from services.regrade import Report, Wish
 from services.regrade import regrade as score_again
+from services.terminal import wide
 
 Run = Annotated[str, typer.Argument(help="Name of a run.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
@@ -51,7 +52,7 @@ def regrade(
     if as_json:
         typer.echo(json.dumps(told(report)))
     else:
-        draw(report, Console())
+        draw(report, wide())
     sys.exit(1 if None in report.found.values() else 0)
 
 

@@ -16,6 +16,7 @@ from services.cli_errors import Errors, fail
 from services.exits import EXIT_DIFFERS
 from services.source import Source, open_source
 from services.states import STATES
+from services.terminal import show, wide
 
 Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
@@ -112,7 +113,7 @@ def diff(
 
     with Errors():
         found = asyncio.run(difference_of(one, other, folder))
-    typer.echo(json.dumps(plain(found))) if as_json else draw(found, Console(highlight=False))
+    typer.echo(json.dumps(plain(found))) if as_json else draw(found, wide())
 
 
 def _state(run: str, folder: Path, name: str, to: str | None, as_json: bool) -> None:
@@ -145,7 +146,6 @@ def _verify(run: str, folder: Path, as_json: bool) -> None:
 
 
 def _why(run: str, folder: Path, event: str, reach: tuple[int, int], as_json: bool) -> None:
-    from services.terminal import show
     from services.why import lines, plain, why
 
     with Errors():

@@ -153,7 +153,7 @@ async def weights_of(source: Source, config: Config, origin: RecordedStep, folde
     weights = kept or (await _first(config, origin.weights, folder) if origin.optimizer is None else None)
     if weights is None:
         way = (
-            "only a run with run.keep_weights = all keeps them; `gyre restep --from-start` does the steps before it too"
+            "only a run with run.keep_weights = all keeps them; --from-start, without --set, does the steps before too"
         )
         raise ReexecutionError(
             f"step = {origin.step}: weights {origin.weights.digest[:12]} are not there any more; {way}"

@@ -1,9 +1,20 @@
 """Text of models and harnesses on a terminal: one line of it, or all, and never a control character."""
 
+import os
+import sys
 from collections.abc import Iterable
 
 from rich.console import Console
 from rich.text import Text
+
+WIDE = 1000
+"""Columns of what is no terminal: more than any table has."""
+
+
+def wide() -> Console:
+    """For tables on stdout: as wide as a terminal, or as COLUMNS says; of a file or a pipe, as wide as they are."""
+    bounded = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, width=None if bounded else WIDE)
 
 
 def one_line(text: str, width: int) -> str:

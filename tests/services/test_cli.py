@@ -1,26 +1,40 @@
 """The command line: what people can mend is one line and an exit code, and a refused start leaves nothing behind."""
 
 import json
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
+from bus.log import Stored
 from gyre.models.load import NANO
+from services import exits
 from services.cli import app
+from services.cli_log import lines_of
 from services.exits import EXIT_UNHEARD
+from services.terminal import wide
 
 Gyre = Callable[..., Result]
-COMMANDS = (
-    "train", "demo", "resume", "serve", "runs", "status", "replay", "tree", "samples", "call", "check", "eval",
-    "restep", "diff", "regrade", "assess", "compare", "doctor", "plan", "plot", "simulate", "query",
-    "attach", "dashboard", "export-page", "keys", "launch", "users",
-    "log", "log tail", "log show", "log export", "log import", "log stats",
-)  # fmt: skip
+ROOT = Path(__file__).parents[2]
+SMALL = ROOT / "tests" / "data" / "runs" / "small.jsonl.zst"
+QUICK = (sys.executable, "-m", "services.cli")
+
+
+def _below(command: Any, name: str = "") -> Iterator[str]:
+    yield name
+    for each, inner in getattr(command, "commands", {}).items():
+        yield from _below(inner, f"{name} {each}".strip())
+
+
+COMMANDS = tuple(_below(typer.main.get_command(app)))
 
 
 @pytest.fixture
@@ -40,7 +54,7 @@ def refusal(result: Result, code: int = 1) -> str:
     return line
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_comes_with_an_example(gyre: Gyre, command: str) -> None:
     result = gyre(*command.split(), "--help")
     assert result.exit_code == 0
@@ -154,9 +168,49 @@ def test_the_process_ends_with_the_exit_code_of_its_kind(tmp_path: Path, argumen
     assert "Traceback" not in ended.stderr
 
 
+def test_a_page_of_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
+    command = [*QUICK, "export-page", "nobody", "-o", "page.html"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+
+
+@pytest.mark.parametrize("arguments", [["doctor", "--list"], ["status", str(SMALL)], ["runs", "--json"]])
+def test_output_that_nobody_hears_at_all_ends_the_same_way(tmp_path: Path, arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run([*QUICK, *arguments], cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (EXIT_UNHEARD, b"")
+
+
+def test_tables_for_a_pipe_are_whole_and_for_a_terminal_as_wide_as_that(
+    gyre: Gyre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    drawn = gyre("diff", f"{SMALL}@step:1", f"{SMALL}@step:3").stdout
+    assert "staleness A/B" in drawn
+    assert "…" not in drawn
+    monkeypatch.setenv("COLUMNS", "60")
+    assert wide().width == 60
+
+
+def test_what_no_model_accepts_is_json_too_where_json_is_asked_for() -> None:
+    stored = Stored(3, "ev.r.control.run", None, "not JSON")
+    (line,) = lines_of(stored, as_json=True)
+    assert json.loads(line) == {"sequence": 3, "subject": "ev.r.control.run", "malformed": "not JSON"}
+    assert list(lines_of(stored, as_json=False)) == ["      3  malformed: not JSON"]
+
+
+def test_every_exit_code_is_in_the_table_of_the_page() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    told = {int(code) for code in re.findall(r"^\| ([0-9]+) \| ", page, re.MULTILINE)}
+    assert {value for name, value in vars(exits).items() if name.startswith("EXIT_")} - told == set()
+
+
 def test_output_that_nobody_reads_on_is_no_error() -> None:
-    archive = Path(__file__).parents[1] / "data" / "runs" / "small.jsonl.zst"
-    command = (sys.executable, "-m", "services.cli", "log", "tail", str(archive), "-n", "800")
+    command = (*QUICK, "log", "tail", str(SMALL), "-n", "800")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
