@@ -1,10 +1,11 @@
 """Where a cell's ranks are started: here, or on the machines that the cell spans, each with a process of this module.
 
 `GYRE_CELL_NODES` names them, "host:port,host:port": ranks are dealt out in order, as many to each. Who asks for a rank
-has to know `GYRE_NODE_KEY`, and so has the node; then the connection is the line between a trainer and its rank, and
-ends the rank when it ends. Only ranks are started, nothing else.
+has to know `GYRE_NODE_KEY`, and so has the node, and both have to be of the same version; then the connection is the
+line between a trainer and its rank, and ends the rank when it ends. Only ranks are started, nothing else.
 """
 
+import importlib.metadata
 import json
 import logging
 import os
@@ -67,16 +68,24 @@ def begin(
     Returns:
         Its process, and the descriptor of our end of its line.
     Raises:
-        NodeFailed: its node cannot be reached, or does not know us.
+        NodeFailed: its node cannot be reached, does not know us, or refuses us; or one is named twice.
     """
-    nodes = [each for each in environment.get(NODES, "").split(",") if each]
-    if nodes:
+    if nodes := nodes_of(environment):
         node = nodes[number * len(nodes) // count]
         return _Elsewhere(node), _asked(node, module, threads, environment.get(KEY, ""))
     ours, theirs = socket.socketpair()
     with theirs:
         process = _started(module, theirs.fileno(), threads)
     return process, ours.detach()
+
+
+def nodes_of(environment: Mapping[str, str]) -> list[str]:
+    """Those that are named, host:port; [] if ranks are started here. Raises `NodeFailed`: one is named twice."""
+    nodes = [each for each in environment.get(NODES, "").split(",") if each]
+    for node in nodes:
+        if nodes.count(node) > 1:
+            raise NodeFailed(f"{NODES}: {node} is named twice; name each machine of the cell once")
+    return nodes
 
 
 def serve_ranks(listener: socket.socket, key: str) -> None:
@@ -95,16 +104,21 @@ def _asked(node: str, module: str, threads: int, key: str) -> int:
         with Connection(os.dup(descriptor)) as line:
             answer_challenge(line, key.encode())
             deliver_challenge(line, key.encode())
-            line.send_bytes(json.dumps({"module": module, "threads": threads}).encode())
+            line.send_bytes(json.dumps({"module": module, "threads": threads, "version": version()}).encode())
+            refused = line.recv_bytes(_ASKED_BYTES).decode()
     except (AuthenticationError, EOFError, OSError) as error:
         os.close(descriptor)
         raise NodeFailed(f"{node}: starts no ranks for us ({error}); is {KEY} the same there?") from error
+    if refused:
+        os.close(descriptor)
+        raise NodeFailed(f"{node}: {refused}")
     return descriptor
 
 
 def _connected(node: str) -> int:
     host, _, port = node.rpartition(":")
     deadline = time.monotonic() + _PATIENCE_SECONDS
+    told = False
     while True:
         try:
             with socket.create_connection((host, int(port)), _PATIENCE_SECONDS) as found:
@@ -113,7 +127,10 @@ def _connected(node: str) -> int:
                 return os.dup(found.fileno())
         except (OSError, ValueError) as error:
             if isinstance(error, ValueError) or time.monotonic() > deadline:
-                raise NodeFailed(f"{NODES}: {node}: {error}") from error
+                raise NodeFailed(f"{NODES}: {node}: {error}; is `gyre node` running there?") from error
+            if not told:
+                LOG.warning("%s: %s; it is waited for %.0f s: `gyre node` starts it", node, error, _PATIENCE_SECONDS)
+            told = True
         time.sleep(_AGAIN_SECONDS)
 
 
@@ -127,14 +144,30 @@ def _serve(caller: socket.socket, address: str, key: bytes) -> None:
                 answer_challenge(line, key)
                 asked = json.loads(line.recv_bytes(_ASKED_BYTES))
                 module, threads = str(asked["module"]), int(asked["threads"])
+                refused = _refusal(module, str(asked.get("version")))
+                line.send_bytes(refused.encode())
         except (AuthenticationError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
             LOG.warning("%s: asks for a rank, and gets none: %s", address, error)
             return
-        if not module.startswith(_RANKS):
-            LOG.warning("%s: asks for %s, which is no rank", address, module)
+        if refused:
+            LOG.warning("%s: asks for a rank, and gets none: %s", address, refused)
             return
         process = _started(module, caller.fileno(), threads)
     LOG.info("a rank of %s ended with %d", address, process.wait())
+
+
+def _refusal(module: str, version_there: str) -> str:
+    """Why nothing is started, one line; empty: it is."""
+    if not module.startswith(_RANKS):
+        return f"{module} is no rank"
+    if version_there != version():
+        return f"the cell has {version_there}, this node {version()}; install the same on both"
+    return ""
+
+
+def version() -> str:
+    """What both ends of a line have to have alike: they send each other objects of these."""
+    return ", ".join(f"{each} {importlib.metadata.version(each)}" for each in ("gyre", "torch"))
 
 
 def _started(module: str, descriptor: int, threads: int) -> "subprocess.Popen[bytes]":

@@ -87,8 +87,7 @@ class RankedTrainer:
     def load(self, weights: Path) -> None:
         """See the port."""
         found = load_tensors(weights)
-        expected = {name: torch.empty(shape, device="meta") for name, shape in self._shapes.items()}
-        refuse_misfit(expected, {name: each for name, each in found.items() if name not in self._tied}, str(weights))
+        self._refuse_others(weights, found)
         self._ask("load", *([shard] for shard in self._spread.shards(found)))
         self._spoilt = False
 
@@ -128,12 +127,7 @@ class RankedTrainer:
     def restore(self, weights: Path, optimizer: Path) -> None:
         """See the port."""
         state = apart(load_tensors(optimizer))
-        expected = {
-            f"{which}.{name}": torch.empty(shape, device="meta")
-            for which in _MOMENTS
-            for name, shape in self._shapes.items()
-        }
-        refuse_misfit(expected | {"updates": torch.empty((), device="meta")}, state, str(optimizer))
+        refuse_misfit(self._moments(), state, str(optimizer))
         self.load(weights)
         whole = [{name: state[f"{which}.{name}"] for name in self._shapes} for which in _MOMENTS]
         first, second = (self._spread.shards(each) for each in whole)
@@ -163,6 +157,16 @@ class RankedTrainer:
     def _ask(self, name: str, *arguments: Sequence[Any]) -> list[Any]:
         """See `RankProcesses.ask`."""
         return self._ranks.ask(name, *arguments)
+
+    def _refuse_others(self, weights: Path, found: Mapping[str, Tensor]) -> None:
+        """Raise `WeightsRefused` unless what was found in a file is a model such as this one."""
+        expected = {name: torch.empty(shape, device="meta") for name, shape in self._shapes.items()}
+        refuse_misfit(expected, {name: each for name, each in found.items() if name not in self._tied}, str(weights))
+
+    def _moments(self) -> Shard:
+        """What a file of optimizer state has to hold, without content."""
+        shapes = {f"{which}.{name}": shape for which in _MOMENTS for name, shape in self._shapes.items()}
+        return {name: torch.empty(shape, device="meta") for name, shape in (shapes | {"updates": ()}).items()}
 
     def _whole(self, shards: Sequence[Shard]) -> Shard:
         whole = self._spread.whole(shards)

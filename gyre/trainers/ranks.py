@@ -9,6 +9,7 @@ import ctypes
 import os
 import pickle
 import select
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
@@ -153,12 +154,13 @@ class _Rank:
         return RankLost(f"rank {self.number} ended with {self.process.wait()}: see what it printed before")
 
 
-def serve(descriptor: int, make: Callable[[Any], object]) -> int:
+def serve(descriptor: int, make: Callable[[Any, str], object]) -> int:
     """Be a rank: do what the trainer says until it hangs up.
 
     Args:
         descriptor: of the socket whose other end it holds.
-        make: the rank from its orders; each of its public methods may be asked for.
+        make: the rank from its orders and the address of the trainer's machine; each of its public methods may be
+            asked for.
     Returns:
         The process's exit code.
     """
@@ -167,7 +169,7 @@ def serve(descriptor: int, make: Callable[[Any], object]) -> int:
         orders = line.receive()
         threading.Thread(target=_end_with, args=(descriptor,), name="trainer", daemon=True).start()
         try:
-            rank = make(orders)
+            rank = make(orders, _trainer(descriptor))
         except (GyreError, ValueError) as error:
             line.send((False, error))
             return 1
@@ -189,6 +191,12 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def _trainer(descriptor: int) -> str:
+    """Address of the machine at the other end of a line, as it is seen from here."""
+    with socket.socket(fileno=os.dup(descriptor)) as line:
+        return "127.0.0.1" if line.family == socket.AF_UNIX else str(line.getpeername()[0])
 
 
 def _end_with(descriptor: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from gyre.engines.port import Generation
+from tests import tiny
 from tests.engines.conftest import VOCABULARY
 
 EXPERTS, TOP_K, LAYERS = 8, 2, 2
@@ -15,28 +16,17 @@ EXPERTS, TOP_K, LAYERS = 8, 2, 2
 
 def make_mixture(seed: int, *, vocabulary: int = VOCABULARY, **more: Any) -> Any:
     """A Qwen3-MoE with random weights, large enough that distributions and choices are far from uniform."""
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    torch.manual_seed(seed)
-    config = Qwen3MoeConfig(
+    return tiny.mixture(
+        seed,
         vocab_size=vocabulary,
-        hidden_size=32,
         intermediate_size=64,
-        moe_intermediate_size=16,
+        initializer_range=0.2,
+        max_position_embeddings=4096,
         num_experts=EXPERTS,
         num_experts_per_tok=TOP_K,
-        norm_topk_prob=True,
         num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-        initializer_range=0.2,
-        experts_implementation="eager",
         **more,
     )
-    return Qwen3MoeForCausalLM(config).eval()
 
 
 def save(model: Any, folder: Path) -> Path:

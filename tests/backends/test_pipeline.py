@@ -17,6 +17,7 @@ from gyre.trainers.port import AccumulatorSpoilt, Finished, MicroStepRefused, Tr
 from gyre.trainers.ranks import RankLost
 from gyre.trainers.stream import Ended
 from schemas.training import MicroStepEnqueued, Passage, Segment
+from tests import tiny
 from tests.backends.conftest import SHIMS
 from tests.trainers import batch
 from tests.trainers.batch import TEMPERATURE, distance, micro_step
@@ -31,20 +32,7 @@ BAD = batch.VOCABULARY - 1
 
 def deep_model() -> Any:
     """Four layers, so that there are up to four stages, and a head of its own."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(11)
-    config = LlamaConfig(
-        vocab_size=batch.VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.2,
-        tie_word_embeddings=False,
-    )
-    return LlamaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
+    return tiny.llama(11, num_hidden_layers=4, initializer_range=0.2, tie_word_embeddings=False)
 
 
 def clean(segment: Segment) -> Segment:

@@ -5,37 +5,22 @@ from typing import Any, cast
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from gyre.engines.port import Generation
+from tests import tiny
 
 VOCABULARY = 97
+SHAPE = {"vocab_size": VOCABULARY, "intermediate_size": 64, "initializer_range": 0.2}
 
 
-def make_llama(seed: int, context: int = 4096) -> LlamaForCausalLM:
-    """Two layers, grouped-query attention, weights large enough that distributions are far from uniform."""
-    torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**_shape(context)))
+def make_llama(seed: int, context: int = 4096) -> Any:
+    """Large enough weights that distributions are far from uniform."""
+    return tiny.llama(seed, **SHAPE, max_position_embeddings=context)
 
 
-def make_qwen(seed: int, context: int = 4096) -> Qwen3ForCausalLM:
+def make_qwen(seed: int, context: int = 4096) -> Any:
     """The same of another family, which has no pass of its own in the engine."""
-    torch.manual_seed(seed)
-    return Qwen3ForCausalLM(Qwen3Config(**_shape(context), head_dim=8))
-
-
-def _shape(context: int) -> dict[str, Any]:
-    return {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": context,
-        "tie_word_embeddings": True,
-        "initializer_range": 0.2,
-    }
+    return tiny.qwen(seed, **SHAPE, max_position_embeddings=context, head_dim=8)
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +32,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def llama() -> Callable[..., LlamaForCausalLM]:
+def llama() -> Callable[..., Any]:
     return make_llama
 
 

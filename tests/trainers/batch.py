@@ -14,8 +14,9 @@ from gyre.trainers.optimizer import AdamSettings
 from gyre.trainers.torch import TorchTrainer
 from schemas.base import pack_floats, pack_ints
 from schemas.training import MaskDecided, MicroStepEnqueued, RatioMeasured, Row, Segment
+from tests import tiny
 
-VOCABULARY = 61
+VOCABULARY = tiny.SHAPE["vocab_size"]
 TEMPERATURE = 0.7
 ORIGINALS = 8  # B N
 Array = NDArray[np.float64]
@@ -42,65 +43,19 @@ CASES = (
 SPLIT = ("toohigh", "toolow", "inside")
 
 
-def tiny_model() -> Any:
-    """A Llama with random weights, always the same ones; wide enough in its logits to be far from uniform."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(7)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.3,
-        tie_word_embeddings=True,
-    )
-    return LlamaForCausalLM(config).eval()
+def tiny_model(**shape: Any) -> Any:
+    """The Llama of the batch."""
+    return tiny.llama(7, **shape)
 
 
 def tiny_qwen() -> Any:
-    """A Qwen3 likewise, whose queries and keys are normed."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(9)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        initializer_range=0.3,
-        tie_word_embeddings=True,
-    )
-    return Qwen3ForCausalLM(config).eval()
+    """A Qwen3 likewise."""
+    return tiny.qwen(9)
 
 
 def tiny_mixture() -> Any:
-    """A Qwen3-MoE likewise: eight experts a layer, of which a token takes two."""
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    torch.manual_seed(8)
-    config = Qwen3MoeConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        moe_intermediate_size=16,
-        num_experts=8,
-        num_experts_per_tok=2,
-        norm_topk_prob=True,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-        experts_implementation="eager",  # others know no float64
-    )
-    return Qwen3MoeForCausalLM(config).eval()
+    """A Qwen3-MoE likewise."""
+    return tiny.mixture(8)
 
 
 def trainer(

@@ -14,7 +14,7 @@ from gyre.rl.algorithms.port import Settings
 from gyre.trainers.fsdp.trainer import FsdpTrainer, Ranks
 from gyre.trainers.optimizer import AdamSettings
 from gyre.trainers.ranked import RankedTrainer
-from tests.trainers import batch
+from tests import tiny
 from tests.trainers.batch import micro_step
 from tests.trainers.test_gradient import everything
 
@@ -24,18 +24,7 @@ RANKS = 2
 
 def large_model() -> Any:
     """The tiny one, but for its width: 64 MB of parameters stand out from what a process holds anyway."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=batch.VOCABULARY,
-        hidden_size=512,
-        intermediate_size=4096,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-    )
-    return LlamaForCausalLM(config)
+    return tiny.llama(1, hidden_size=512, intermediate_size=4096, initializer_range=0.02)
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +41,8 @@ def part(folder: Path) -> int:
 
 
 def make(folder: Path) -> FsdpTrainer:
-    more = {"share_prefixes": True, "activation_bytes": 1 << 30}
-    return FsdpTrainer(folder, 1.0, Settings(), AdamSettings(), Ranks(RANKS, "gloo"), **more)
+    how: dict[str, Any] = {"share_prefixes": True, "activation_bytes": 1 << 30}
+    return FsdpTrainer(folder, 1.0, Settings(), AdamSettings(), Ranks(RANKS, "gloo"), **how)
 
 
 @pytest.fixture
@@ -77,6 +66,16 @@ def held(trainer: RankedTrainer) -> list[int]:
 
 def grown(before: list[int], after: list[int]) -> list[int]:
     return [now - then for then, now in zip(before, after, strict=True)]
+
+
+def test_a_rank_holds_no_weights_before_it_takes_its_part_of_a_file(
+    trainer: FsdpTrainer, folder: Path, part: int
+) -> None:
+    before = held(trainer)
+    trainer.load(folder / "model.safetensors")
+    grew = grown(before, held(trainer))
+    assert 0.8 * part < min(grew)
+    assert max(grew) < 1.5 * part
 
 
 def test_moments_are_the_cores_alone_in_parts_and_what_is_released_goes_back(

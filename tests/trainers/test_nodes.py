@@ -1,46 +1,33 @@
-"""A replica whose ranks are started by other machines: here two processes on this one."""
+"""A replica whose ranks are started by other machines."""
 
 import os
+import queue
 import re
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp.test_utils import unused_port
 
 from gyre.rl.algorithms.port import Settings
 from gyre.sandboxes.family import children
+from gyre.trainers import nodes
 from gyre.trainers.fsdp.trainer import FsdpTrainer, Ranks
 from gyre.trainers.nodes import KEY, NODES, NodeFailed, begin
 from gyre.trainers.ranks import RankLost
 from tests.trainers import batch
 from tests.trainers.batch import TEMPERATURE, distance, micro_step
+from tests.trainers.far import SECRET, node
 from tests.trainers.test_gradient import CLOSE, everything, wanted
 from tests.trainers.test_torch_trainer import FAST
 
 pytestmark = pytest.mark.timeout(300)
 ASLEEP = "import time; time.sleep(300)"
-
-
-@contextmanager
-def node(key: str = "a secret", *command: str) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
-    """host:port of a node, and its process."""
-    words = [sys.executable, "-m", "services.cli", "node", "--port", "0", *(["--", *command] if command else [])]
-    process = subprocess.Popen(words, env={**os.environ, KEY: key}, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        line = process.stderr.readline()
-        found = re.search(r"at port (\d+)", line)
-        assert found, line
-        yield f"127.0.0.1:{found[1]}", process
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
 
 
 @pytest.fixture
@@ -59,12 +46,12 @@ def await_end(pid: int) -> None:
 
 
 def test_ranks_of_two_machines_give_the_gradient_of_one_and_end_with_their_trainer(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with node() as (first, one), node() as (second, two):
+    with node(tmp_path) as (first, one), node(tmp_path) as (second, two):
         monkeypatch.setenv(NODES, f"{first},{second}")
-        monkeypatch.setenv(KEY, "a secret")
-        how = {"share_prefixes": True, "activation_bytes": 1 << 30}
+        monkeypatch.setenv(KEY, SECRET)
+        how: dict[str, Any] = {"share_prefixes": True, "activation_bytes": 1 << 30}
         trainer = FsdpTrainer(model, TEMPERATURE, Settings(), FAST, Ranks(2, "gloo"), **how)
         ranks = [children(each.pid) for each in (one, two)]
         assert [len(each) for each in ranks] == [1, 1]
@@ -76,11 +63,11 @@ def test_ranks_of_two_machines_give_the_gradient_of_one_and_end_with_their_train
             await_end(pid)
 
 
-def test_a_rank_that_is_lost_elsewhere_is_noticed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with node() as (first, one):
+def test_a_rank_that_is_lost_elsewhere_is_noticed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with node(tmp_path) as (first, one):
         monkeypatch.setenv(NODES, first)
-        monkeypatch.setenv(KEY, "a secret")
-        how = {"share_prefixes": True, "activation_bytes": 1 << 30}
+        monkeypatch.setenv(KEY, SECRET)
+        how: dict[str, Any] = {"share_prefixes": True, "activation_bytes": 1 << 30}
         trainer = FsdpTrainer(model, TEMPERATURE, Settings(), FAST, Ranks(1, "gloo"), **how)
         (rank,) = children(one.pid)
         os.kill(rank, 9)
@@ -89,19 +76,68 @@ def test_a_rank_that_is_lost_elsewhere_is_noticed(model: Path, monkeypatch: pyte
         trainer.close()
 
 
-def test_who_does_not_know_the_secret_gets_no_rank() -> None:
-    with node() as (where, process):
+def test_who_does_not_know_the_secret_gets_no_rank(tmp_path: Path) -> None:
+    with node(tmp_path) as (where, process):
         with pytest.raises(NodeFailed, match="starts no ranks for us"):
             begin("gyre.trainers.fsdp.rank", 0, 1, 1, {NODES: where, KEY: "another"})
         assert children(process.pid) == []
 
 
-def test_only_ranks_are_started() -> None:
-    with node() as (where, process):
-        _, descriptor = begin("antigravity", 0, 1, 1, {NODES: where, KEY: "a secret"})
-        assert os.read(descriptor, 1) == b""
-        os.close(descriptor)
+def test_only_ranks_are_started(tmp_path: Path) -> None:
+    with node(tmp_path) as (where, process):
+        with pytest.raises(NodeFailed, match=f"{where}: antigravity is no rank"):
+            begin("antigravity", 0, 1, 1, {NODES: where, KEY: SECRET})
         assert children(process.pid) == []
+
+
+def test_a_node_of_another_version_starts_nothing_and_both_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with node(tmp_path) as (where, process):
+        here = nodes.version()
+        monkeypatch.setattr(nodes, "version", lambda: "gyre 0.0.1, torch 1.0")
+        said = f"the cell has gyre 0.0.1, torch 1.0, this node {re.escape(here)}; install the same on both"
+        with pytest.raises(NodeFailed, match=f"^{where}: {said}$"):
+            begin("gyre.trainers.fsdp.rank", 0, 1, 1, {NODES: where, KEY: SECRET})
+        assert children(process.pid) == []
+        assert process.stderr is not None
+        assert re.search(said, process.stderr.readline())
+
+
+def test_a_node_that_is_named_twice_is_refused() -> None:
+    with pytest.raises(NodeFailed, match="GYRE_CELL_NODES: there:7400 is named twice; name each machine"):
+        begin("gyre.trainers.fsdp.rank", 0, 2, 1, {NODES: "there:7400,here:7400,there:7400", KEY: SECRET})
+
+
+def test_a_second_node_at_the_same_port_says_so_in_one_line(tmp_path: Path) -> None:
+    with node(tmp_path) as (where, _):
+        done = subprocess.run(
+            [sys.executable, "-m", "services.cli", "node", "--port", where.rpartition(":")[2]],
+            env={**os.environ, KEY: SECRET},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode != 0
+    assert len(done.stderr.splitlines()) == 1
+    assert "in use" in done.stderr
+
+
+def test_a_node_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(nodes.LOG, "warning", lambda text, *more: told.put(text % more))
+    port = unused_port()
+    where = {NODES: f"127.0.0.1:{port}", KEY: SECRET}
+    with ThreadPoolExecutor(1) as pool:
+        begun = pool.submit(begin, "gyre.trainers.fsdp.rank", 0, 1, 1, where)
+        assert re.match(
+            rf"127\.0\.0\.1:{port}: .*; it is waited for 600 s: `gyre node` starts it", told.get(timeout=60)
+        )
+        with node(tmp_path, port=port) as (_, process):
+            _, line = begun.result(60)
+            (rank,) = children(process.pid)
+            os.close(line)
+            await_end(rank)
 
 
 def test_a_node_without_a_secret_is_refused() -> None:
@@ -116,8 +152,8 @@ def test_a_node_without_a_secret_is_refused() -> None:
     assert "GYRE_NODE_KEY: empty" in done.stderr
 
 
-def test_what_runs_beside_is_started_again_and_ends_with_its_node() -> None:
-    with node("a secret", sys.executable, "-c", ASLEEP) as (_, process):
+def test_what_runs_beside_is_started_again_and_ends_with_its_node(tmp_path: Path) -> None:
+    with node(tmp_path, sys.executable, "-c", ASLEEP) as (_, process):
         first = await_child(process.pid)
         os.kill(await_child(first), 9)
         second = await_child(process.pid, first)

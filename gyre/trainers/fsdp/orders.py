@@ -23,7 +23,7 @@ class Orders:
     activation_bytes: int
     backend: str
     """Of torch.distributed: "nccl" or "gloo"."""
-    meeting: str
-    """File through which the ranks find each other."""
+    meeting: int
+    """Port of the trainer's `Meeting`."""
     threads: int
     timeout_seconds: float

@@ -4,25 +4,26 @@ Ranks compute at the same time, each a row of its own, since a layer becomes who
 rank that has no row left computes one that counts for nothing.
 """
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
 
 import torch
 from torch import Tensor, distributed
 
-from gyre.models.load import load_model
 from gyre.rl import objective
 from gyre.rl.objective import Decision
 from gyre.trainers.attention import attach
 from gyre.trainers.batches import RowTensors, row_tensors
 from gyre.trainers.executions import executions_of, spread_over_rows
+from gyre.trainers.fsdp.empty import empty_model, lent
+from gyre.trainers.fsdp.files import parts_of
 from gyre.trainers.fsdp.orders import Orders
 from gyre.trainers.fsdp.replica import Replica
-from gyre.trainers.fsdp.sharing import rounds
+from gyre.trainers.fsdp.sharing import Chunks, rounds
 from gyre.trainers.losses import slope_of
+from gyre.trainers.meeting import meet
 from gyre.trainers.optimizer import Adam
 from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused
 from gyre.trainers.ranked import Outcome, Shard
@@ -36,23 +37,25 @@ from schemas.training import MicroStepEnqueued
 class Rank:
     """A part of the replica, and this rank's rows."""
 
-    def __init__(self, orders: Orders) -> None:
-        """Meets the others, and takes its part of the model."""
+    def __init__(self, orders: Orders, trainer: str) -> None:
+        """Meets the others, at the trainer's address, and makes the model. Weights come with `load`."""
         torch.set_num_threads(orders.threads)
         self._orders = orders
-        device = _meet(orders)
-        model: Any
-        model, config = load_model(orders.model)
+        device = _met(orders, trainer)
+        model, config = empty_model(orders.model)
         refuse_untrainable(config, orders.temperature)
-        attach(model)
+        with lent(model):
+            attach(model)
+            self._recompute = Recompute(model, orders.activation_bytes)
+        self._chunks = Chunks(orders.ranks)
         self._vocabulary: int = model.get_input_embeddings().num_embeddings
-        self._recompute = Recompute(model, orders.activation_bytes)
         self._replica = Replica(model, orders.temperature, device, orders.ranks)
         self._adam: Adam | None = None
 
-    def load(self, shard: Shard) -> None:
-        """Take these weights and zero the accumulator."""
-        self._replica.load(shard)
+    def load(self, weights: Path) -> None:
+        """Take this rank's part of a file of weights and zero the accumulator."""
+        with parts_of(weights, self._chunks, self._orders.rank) as part:
+            self._replica.load(part)
         self._replica.zero()
 
     def zero(self) -> None:
@@ -80,12 +83,11 @@ class Rank:
         )
         return first, second, int(state["updates"])
 
-    def restore(self, moments: tuple[Shard, Shard, int]) -> None:
-        """Take what `optimizer` gave."""
-        first, second, updates = moments
-        state = {f"first.{name}": each for name, each in first.items()}
-        state |= {f"second.{name}": each for name, each in second.items()}
-        self._optimizer().restore(state | {"updates": torch.tensor(updates)})
+    def restore(self, optimizer: Path) -> None:
+        """Take this rank's part of a file of moments, and how many updates there were."""
+        names = self._optimizer().state()
+        with parts_of(optimizer, self._chunks, self._orders.rank) as part:
+            self._optimizer().restore({name: part(name) for name in names})
 
     def release(self) -> None:
         """Free parameters, accumulator and moments."""
@@ -178,21 +180,15 @@ class Rank:
         return self._adam
 
 
-def _meet(orders: Orders) -> torch.device:
-    """Meet the other ranks; where this one computes."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+def _met(orders: Orders, trainer: str) -> torch.device:
+    """Where this rank computes, once it has met the others."""
     device, backend = torch.device("cpu"), orders.backend
     if orders.backend == "nccl":
         device = torch.device("cuda", orders.rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"  # flags and tallies lie on the CPU
-    distributed.init_process_group(
-        backend,
-        store=distributed.FileStore(orders.meeting, orders.ranks),  # type: ignore[attr-defined]
-        rank=orders.rank,
-        world_size=orders.ranks,
-        timeout=timedelta(seconds=orders.timeout_seconds),
-    )
+    timeout = timedelta(seconds=orders.timeout_seconds)
+    meet(trainer, orders.meeting, backend, orders.rank, orders.ranks, timeout)
     return device
 
 

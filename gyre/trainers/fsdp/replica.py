@@ -1,6 +1,6 @@
 """A model of Hugging Face sharded over ranks by FSDP2: a layer is whole only while it computes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,10 +15,10 @@ from gyre.trainers.batches import RowTensors, target_log_probs
 
 
 class Replica(nn.Module):
-    """What one rank holds of a model.
+    """What one rank holds of a model: nothing until `load`, then its part of every tensor.
 
     Args:
-        model: whole, on the CPU, `attach`ed; it is cut here.
+        model: without content (`empty_model`); it is cut here.
         temperature: the rollout's.
         device: where to compute.
         ranks: over how many; torch.distributed is initialised.
@@ -39,10 +39,12 @@ class Replica(nn.Module):
         for part in self._parts():
             part.set_gradient_divide_factor(1.0)  # a plain sum: every target's weight is in its segment
             part.set_force_sum_reduction_for_comms(enable=True)  # which gloo has too
+        self._materialise()
         self._sharded = {name: cast(DTensor, each) for name, each in model.named_parameters()}
         """The parameters, in order: while it computes, the model has whole ones in their places."""
         self._held = {name: each.untyped_storage().nbytes() for name, each in self.local().items()}
         """Bytes that each part takes."""
+        self.free()
 
     def forward(self, row: RowTensors) -> Tensor:
         """(U,) float64 on the CPU: see `target_log_probs`. Every rank must call it, each with a row of its own."""
@@ -56,12 +58,12 @@ class Replica(nn.Module):
         """Name -> this rank's part of what was accumulated, the sum over all ranks' rows."""
         return {name: _gradient(each) for name, each in self._sharded.items()}
 
-    def load(self, shard: Mapping[str, Tensor]) -> None:
-        """Take these parts; there is room for them again, if there was none."""
+    def load(self, part: Callable[[str], Tensor]) -> None:
+        """Take the parts of these names; there is room for them again, if there was none."""
         for name, each in self.local().items():
             if each.untyped_storage().nbytes() < self._held[name]:
                 each.untyped_storage().resize_(self._held[name])
-            each.copy_(shard[name])
+            each.copy_(part(name))
 
     def zero(self) -> None:
         """Forget what was accumulated."""
@@ -79,6 +81,13 @@ class Replica(nn.Module):
         self.zero()
         for each in self.local().values():
             each.untyped_storage().resize_(0)
+
+    def _materialise(self) -> None:
+        """Room for its parts. What a model has besides was computed when it was made."""
+        kept = {name: each.clone() for name, each in self.named_buffers()}
+        self.to_empty(device=self.device)
+        for name, each in self.named_buffers():
+            each.copy_(kept[name])
 
     def _parts(self) -> Iterator[FSDPModule]:
         yield from (each for each in self.modules() if isinstance(each, FSDPModule))

@@ -24,9 +24,14 @@ class Chunks:
         """See `Spread`; each element lies at one rank alone."""
         return {name: torch.cat([each[name] for each in shards]) for name in shards[0]}
 
+    def rows(self, count: int, rank: int) -> range:
+        """Which of a tensor's `count` rows a rank holds."""
+        most = -(-count // self.ranks)
+        return range(min(rank * most, count), min((rank + 1) * most, count))
+
     def _cut(self, tensor: Tensor) -> list[Tensor]:
-        parts = list(tensor.chunk(self.ranks))
-        return parts + [tensor[:0]] * (self.ranks - len(parts))
+        each = (self.rows(len(tensor), rank) for rank in range(self.ranks))
+        return [tensor[rows.start : rows.stop] for rows in each]
 
 
 def rounds(tokens: Sequence[int], ranks: int) -> list[list[int | None]]:

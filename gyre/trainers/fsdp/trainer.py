@@ -1,7 +1,6 @@
 """The torch trainer's work shared out over ranks by FSDP2: parameters, gradient and optimizer state lie in parts."""
 
 import math
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,9 +8,11 @@ import torch
 
 from gyre.rl.algorithms.port import Settings
 from gyre.rl.experts import apart
+from gyre.trainers.fsdp.files import shapes_in
 from gyre.trainers.fsdp.orders import Orders
 from gyre.trainers.fsdp.sharing import Chunks
-from gyre.trainers.optimizer import AdamSettings
+from gyre.trainers.meeting import Meeting
+from gyre.trainers.optimizer import AdamSettings, refuse_misfit
 from gyre.trainers.port import TrainerError
 from gyre.trainers.ranked import RankedTrainer, parameters_of
 from gyre.trainers.ranks import RankProcesses
@@ -65,7 +66,7 @@ class FsdpTrainer(RankedTrainer):
         parameters, tied = parameters_of(model)
         if apart(parameters).keys() != parameters.keys():
             raise RanksRefused('trainer.kind = "torch": ranks of FSDP2 hold no experts; set "megatron", or ranks = 1')
-        self._folder = tempfile.TemporaryDirectory(prefix="gyre-ranks-")
+        self._meeting = Meeting()
         orders = Orders(
             rank=0,
             ranks=ranks.count,
@@ -76,19 +77,22 @@ class FsdpTrainer(RankedTrainer):
             share_prefixes=share_prefixes,
             activation_bytes=activation_bytes,
             backend=ranks.backend,
-            meeting=str(Path(self._folder.name) / "meeting"),
+            meeting=self._meeting.port,
             threads=ranks.threads,
             timeout_seconds=ranks.timeout_seconds,
         )
         every = [replace(orders, rank=each) for each in range(ranks.count)]
-        try:
-            processes = RankProcesses("gyre.trainers.fsdp.rank", every, ranks.threads)
-        except BaseException:
-            self._folder.cleanup()
-            raise
+        processes = RankProcesses("gyre.trainers.fsdp.rank", every, ranks.threads)
         super().__init__(parameters, tied, Chunks(ranks.count), processes, adam.clip)
 
-    def close(self) -> None:
-        """End the ranks."""
-        super().close()
-        self._folder.cleanup()
+    def load(self, weights: Path) -> None:
+        """See the port. Each rank reads its own part."""
+        self._refuse_others(weights, shapes_in(weights))
+        self._ask("load", *([[weights]] * len(self._ranks)))
+        self._spoilt = False
+
+    def restore(self, weights: Path, optimizer: Path) -> None:
+        """See the port. Each rank reads its own part."""
+        refuse_misfit(self._moments(), shapes_in(optimizer), str(optimizer))
+        self.load(weights)
+        self._ask("restore", *([[optimizer]] * len(self._ranks)))

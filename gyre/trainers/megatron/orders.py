@@ -30,8 +30,8 @@ class Orders:
     """Whether each rank of a layer norms and routes its part of the tokens only."""
     replay: bool
     """Whether the experts of a token are those that the engine took, where rows tell."""
-    meeting: str
-    """File through which the ranks find each other."""
+    meeting: int
+    """Port of the trainer's `Meeting`."""
     threads: int
     timeout_seconds: float
 

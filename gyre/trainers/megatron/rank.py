@@ -4,7 +4,6 @@ It does what it is told, one thing at a time, and answers each: every rank is to
 that collective operations meet. Rows are the micro-batches of its pipeline, which stays filled between micro-steps.
 """
 
-import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -12,9 +11,9 @@ from pathlib import Path
 import torch
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-from torch import distributed
 
 from gyre.trainers.manifest import Manifest, Written
+from gyre.trainers.meeting import meet
 from gyre.trainers.megatron import checkpoint
 from gyre.trainers.megatron.feeding import Experts, Feeding
 from gyre.trainers.megatron.layout import Layout, Shard
@@ -32,23 +31,16 @@ from schemas.training import MicroStepEnqueued
 class Rank:
     """A stage of the model on one rank."""
 
-    def __init__(self, orders: Orders) -> None:
-        """Meets the others, and builds the stage."""
+    def __init__(self, orders: Orders, trainer: str) -> None:
+        """Meets the others, at the trainer's address, and builds the stage."""
         torch.set_num_threads(orders.threads)
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self._orders = orders
         grid = orders.grid
         layout = self._layout = Layout.of(orders.config, grid)
         self._place = grid.place(orders.rank)
-        store = distributed.FileStore(orders.meeting, grid.ranks)  # type: ignore[attr-defined]
         device, backend = _where(orders)
-        distributed.init_process_group(
-            backend,
-            store=store,
-            rank=orders.rank,
-            world_size=grid.ranks,
-            timeout=timedelta(seconds=orders.timeout_seconds),
-        )
+        timeout = timedelta(seconds=orders.timeout_seconds)
+        meet(trainer, orders.meeting, backend, orders.rank, grid.ranks, timeout)
         parallel_state.initialize_model_parallel(
             grid.tensor,
             grid.pipeline,

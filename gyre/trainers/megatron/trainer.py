@@ -7,7 +7,6 @@ reduction and go on from each other's files. Only the core's ranks have optimize
 
 import json
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from gyre.rl.experts import apart
 from gyre.trainers.batches import row_tensors
 from gyre.trainers.checkpoint import save_tensors
 from gyre.trainers.executions import executions_of
+from gyre.trainers.meeting import Meeting
 from gyre.trainers.megatron.checkpoint_folder import check_optimizer, restore_optimizer, save_optimizer
 from gyre.trainers.megatron.grid import Grid
 from gyre.trainers.megatron.in_hand import InHand
@@ -95,7 +95,7 @@ class MegatronTrainer(RankedTrainer):
         self._read = read_experts if ranks.replay and self._layout.experts else None
         self._taken = Shape(self._layout.layers, config.get("num_experts_per_tok", 0), self._layout.experts)
         self._distributed = ranks.checkpoint == "distributed"
-        self._folder = tempfile.TemporaryDirectory(prefix="gyre-ranks-")
+        self._meeting = Meeting()
         orders = Orders(
             rank=0,
             grid=ranks.grid,
@@ -104,18 +104,14 @@ class MegatronTrainer(RankedTrainer):
             settings=settings,
             adam=replace(adam, clip=math.inf),
             backend=ranks.backend,
-            meeting=str(Path(self._folder.name) / "meeting"),
+            meeting=self._meeting.port,
             threads=ranks.threads,
             timeout_seconds=ranks.timeout_seconds,
             sequence=ranks.tensor > 1 and (ranks.sequence or self._layout.experts > 0),
             replay=ranks.replay,
         )
         every = [replace(orders, rank=each) for each in range(ranks.grid.ranks)]
-        try:
-            processes = RankProcesses("gyre.trainers.megatron.rank", every, ranks.threads)
-        except BaseException:
-            self._folder.cleanup()
-            raise
+        processes = RankProcesses("gyre.trainers.megatron.rank", every, ranks.threads)
         self._hand = InHand(processes.tell, processes.hear, len(processes), ranks.pipeline)
         parameters, tied = parameters_of(model)
         super().__init__(apart(parameters), tied, self._layout, processes, adam.clip)
@@ -205,11 +201,6 @@ class MegatronTrainer(RankedTrainer):
         except AccumulatorSpoilt:
             self._spoilt = True
             raise
-
-    def close(self) -> None:
-        """End the ranks."""
-        super().close()
-        self._folder.cleanup()
 
     def _ask(self, name: str, *arguments: Sequence[Any]) -> list[Any]:
         """Tell all ranks, each with arguments of its own if any; what each answers."""
