@@ -50,7 +50,7 @@ async def diagnose(source: Source, only: Sequence[str] = (), told: Callable[[int
         read = await _hear(doctor, "EV", source.ev, told)
         await _hear(doctor, "CALL", source.calls, lambda count: told(read + count))
         live = not doctor.over and is_live(source.folder)
-        listened, heard = await listen(doctor.cells) if live else _NOBODY
+        listened, heard = await listen(doctor.beating) if live else _NOBODY
         outlook = Outlook(
             now=time.time_ns() if live else doctor.last,
             live=live,
@@ -131,11 +131,11 @@ async def _ear(source: Source, config: Config) -> AsyncIterator[Callable[[frozen
     began, heard, news = time.monotonic(), set[str](), asyncio.Event()
     listening = asyncio.create_task(_listen(bus, heard, news))
 
-    async def listen(cells: frozenset[str]) -> Heartbeats:
+    async def listen(instances: frozenset[str]) -> Heartbeats:
         left = began + HALF * config.cells.lost_after_seconds - time.monotonic()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, left)):
-                while cells - heard:
+                while instances - heard:
                     news.clear()
                     await news.wait()
         return (time.monotonic() - began, frozenset(heard)) if heard else _NOBODY

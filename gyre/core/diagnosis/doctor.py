@@ -15,6 +15,7 @@ from gyre.core.diagnosis.limits import Limits
 from gyre.core.diagnosis.logs import Logs
 from gyre.core.diagnosis.rewards import Rewards
 from gyre.core.diagnosis.scoring import Scoring
+from gyre.core.diagnosis.silences import Silences
 from gyre.core.diagnosis.stuck import Stuck
 from gyre.core.diagnosis.supply import Supply
 from gyre.core.diagnosis.training import Training
@@ -25,7 +26,7 @@ from schemas.runs import RunFinished
 from schemas.training import StepAborted
 
 FAMILIES: tuple[type[Any], ...] = (
-    Stuck, Leases, Scoring, Rewards, Harness, Calls, Versions, Supply, Cells, Training, Clocks, Logs,
+    Stuck, Leases, Silences, Scoring, Rewards, Harness, Calls, Versions, Supply, Cells, Training, Clocks, Logs,
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = {kind.name: kind for family in FAMILIES for kind in family.kinds}
 """Every finding there is, by name."""
@@ -40,9 +41,11 @@ class Doctor:
         """Nothing heard."""
         book = Book()
         self._clocks, self._logs, self._leases = Clocks(limits), Logs(limits, book), Leases(limits, book)
+        self._silences = Silences(limits)
         self._detectors: tuple[Detector, ...] = (
             Stuck(limits, book),
             self._leases,
+            self._silences,
             Scoring(limits),
             Rewards(limits),
             Harness(limits),
@@ -65,9 +68,9 @@ class Doctor:
         """Whether the log says that the run has ended: nothing more will come."""
 
     @property
-    def cells(self) -> frozenset[str]:
-        """Instances of the cells that are there, as the log has it: their heartbeats should be heard."""
-        return self._leases.instances
+    def beating(self) -> frozenset[str]:
+        """Instances of cells, offices and runners that are there, as the log has it: they should be heard."""
+        return self._leases.instances | self._silences.instances
 
     def hear(self, stream: str, sequence: int, commit: Commit) -> None:
         """One commit of a stream, EV or CALL."""

@@ -73,7 +73,7 @@ class Outlook:
     listened: float = 0.0
     """Seconds for which heartbeats were listened for; 0: nobody did."""
     heard: frozenset[str] = frozenset()
-    """Instances of cells that beat meanwhile."""
+    """Instances that beat meanwhile."""
 
     def since(self, time: int) -> float:
         """Seconds from a time (UTC, ns) to now."""

@@ -12,18 +12,23 @@ from schemas.dispatch import ExecutionTerminated
 
 FAILING = Kind("harness-failures", "more than half of a batch's executions in a row ended as failed: harness or set-up")
 SLOW = Kind("harness-timeouts", "more than half of a batch's executions in a row ended at their deadline")
+SETUP = Kind("slow-setup", "more than half of a batch's executions in a row took longer to set up than to work")
 REJECTED = Kind("history-rejected", "requests that could not be aligned or rendered, as many as executions or more")
 
 
 class Harness:
     """How executions ended, in the order in which they did; cancelled ones say nothing."""
 
-    kinds = (FAILING, SLOW, REJECTED)
+    kinds = (FAILING, SLOW, SETUP, REJECTED)
 
     def __init__(self, limits: Limits) -> None:
         """None ended."""
         self._size = limits.batch
         self._failed, self._late, self._setup = Window(limits.batch), Window(limits.batch), Window(limits.batch)
+        self._waited = Window(limits.batch)
+        self._beat = limits.beat
+        self._longest = (0.0, 0.0)
+        """The longest set-up that took longer than the work, and that work, seconds."""
         self._details: deque[str] = deque(maxlen=limits.batch)
         """Of the latest failures."""
         self._worst_details: Counter[str] = Counter()
@@ -48,6 +53,14 @@ class Harness:
                 "tasks, or they hang"
             )
             yield Finding(SLOW.name, "warning", says, ids(late.examples), "gyre query terminations {run}")
+        waited = self._waited.worst
+        if waited is not None and waited.value > HALF:
+            setup, work = self._longest
+            says = (
+                f"of {waited.size} executions in a row {waited.bad} took longer to set up than to work, at most "
+                f"{setup:.1f} s before {work:.1f} s: images, clones or archives that could lie ready"
+            )
+            yield Finding(SETUP.name, "warning", says, ids(waited.examples), "gyre query stage-times {run}")
         if self._rejections >= max(self._size, self._ended):
             says = (
                 f"{self._rejections} requests of {self._ended} ended executions were refused, the first because: "
@@ -73,8 +86,17 @@ class Harness:
         self._failed.add(at, failed)
         self._late.add(at, event.reason == "timeout")
         self._setup.add(at, failed and event.stage == "setup")
+        if event.setup_seconds is not None and event.stage == "agent":
+            self._set_up(at, event.setup_seconds, event.seconds)
         if self._failed.worst is not before:
             self._worst_details = Counter(self._details)
+
+    def _set_up(self, at: At, setup: float, work: float) -> None:
+        """What takes less than a heartbeat is not worth a word."""
+        bad = setup > max(work, self._beat)
+        self._waited.add(at, bad)
+        if bad:
+            self._longest = max(self._longest, (setup, work))
 
     def _refused(self, at: At, event: HistoryRejected) -> None:
         self._rejections += 1

@@ -1,7 +1,10 @@
 """Scenes of executions, scores and calls: for each finding one in which it speaks and one, much alike, in which not."""
 
+from typing import Any
+
 from schemas.calls import DeliveryCorrected, HistoryRejected, VersionSpan
 from schemas.envelope import Event
+from schemas.runs import OfficeTaken
 from schemas.training import GroupAssigned, WeightsPublished
 from tests.core.diagnosis.scene import (
     Scene,
@@ -163,6 +166,42 @@ def slow_harness() -> Pair:
     return Scene(told(5)), Scene(told(4))
 
 
+def slow_setup() -> Pair:
+    """Four seconds of set-up before one of work, in five or in four of eight; what never got so far says nothing."""
+
+    def told(slow: int) -> Told:
+        times = [4.0] * slow + [0.9] * (8 - slow)
+        worked = [_worked(f"x{n}-0", setup_seconds=setup) for n, setup in enumerate(times)]
+        never = [_worked(f"x{n}-1", stage="setup", setup_seconds=9.0) for n in range(8)]
+        return each(0, 1, [*worked, *never, *(_worked(f"x{n}-2") for n in range(8))])
+
+    return Scene(told(5)), Scene(told(4))
+
+
+def quick_setup() -> Pair:
+    """All of it in less than a heartbeat is no loss, however short the work."""
+    long, short = ([_worked(f"x{n}-0", setup_seconds=each, seconds=0.1) for n in range(8)] for each in (1.1, 0.9))
+    return Scene(each(0, 1, long)), Scene(each(0, 1, short))
+
+
+def _worked(execution: str, **fields: Any) -> Event:
+    return ended(execution, stage="agent").model_copy(update=fields)
+
+
+def silent_services() -> Pair:
+    """Of an office and a runner with an execution under way one is not heard; a runner with none need not be."""
+    offices = [OfficeTaken(service="packer", instance=name) for name in ("packer-1", "packer-2")]
+    told = each(0, 1, [*offices, *dispatched(0), launched("x0-0"), launched("x0-1"), ended("x0-1")])
+    some, all_ = frozenset({"packer-2", "other"}), frozenset({"packer-2", "r"})
+    return Scene(told, after=9, listened=7.0, heard=some), Scene(told, after=9, listened=7.0, heard=all_)
+
+
+def silent_office() -> Pair:
+    told = each(0, 1, [OfficeTaken(service="packer", instance="packer-1")])
+    deaf = Scene(told, after=9, listened=0.0)
+    return Scene(told, after=9, listened=7.0, heard=frozenset({"other"})), deaf
+
+
 def refused() -> Pair:
     def told(count: int) -> Told:
         refusals = [HistoryRejected(execution="x0-0", call=f"c{n}", reason="an image") for n in range(count)]
@@ -264,6 +303,8 @@ SCENES: dict[str, list[Pair]] = {
     "reward-cliff": [cliff()],
     "harness-failures": [failing_harness()],
     "harness-timeouts": [slow_harness()],
+    "slow-setup": [slow_setup(), quick_setup()],
+    "service-silent": [silent_services(), silent_office()],
     "history-rejected": [refused()],
     "no-tool-calls": [toolless(), never_a_tool()],
     "unparsed-tool-calls": [unread()],
