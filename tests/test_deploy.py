@@ -288,7 +288,6 @@ def told_by(folder: Path, node: int, *words: str) -> tuple[list[str], dict[str, 
         (folder / name).chmod(0o755)
     env = {
         "PATH": f"{folder}:/usr/bin:/bin",
-        "TMPDIR": str(folder / "meet"),
         "GYRE_CELL": "3",
         "GYRE_NODE": str(node),
         "GYRE_RUN": "demo",

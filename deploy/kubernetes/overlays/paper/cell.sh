@@ -6,7 +6,6 @@ if [ "${1:-}" = well ]; then
   if [ "$GYRE_NODE" = 0 ]; then exec healthy /health; fi
   exec bash -c 'exec 3<>/dev/tcp/127.0.0.1/7400'
 fi
-mkdir -p "$TMPDIR"
 for file in /keys/*; do
   if [ -f "$file" ]; then export "${file##*/}=$(cat "$file")"; fi
 done
