@@ -15,8 +15,9 @@ from gyre.models.load import ModelError, find_model
 from gyre.proxy.chat_model import ChatModel
 from gyre.proxy.errors import TemplateUnusable
 from schemas.calls import DeliveryCorrected, HistoryRejected, ModelCallRecorded, RecordsSealed
+from schemas.dispatch import ExecutionDispatched
 from schemas.envelope import Event
-from schemas.rewards import LeafSummary, RewardAssigned, RewardUnresolved, TreeBuilt
+from schemas.rewards import GroupReady, LeafSummary, RewardAssigned, RewardUnresolved, TreeBuilt
 from schemas.training import ExecutionMasked, ExecutionStats, GroupAssigned, MicroStepCompleted, TrajectoriesAdmitted
 from services.source import Source, messages
 
@@ -49,6 +50,8 @@ class Facts:
     said: tuple[Said, ...]
     held_out: bool
     """Whether it is an episode of an evaluation: measured, never trained on."""
+    surplus: bool = False
+    """Whether its group closed with others, which were scored before it."""
 
     @property
     def records(self) -> tuple[ModelCallRecorded, ...]:
@@ -76,7 +79,9 @@ class Facts:
     def leaves(self, built: trees.Tree) -> tuple[LeafSummary, ...]:
         """Its leaves with their roles: those that admission drew from, if this is the tree that was recorded."""
         recorded = self.first(TreeBuilt)
-        return recorded.leaves if recorded and recorded.digest == trees.digest(built) else summaries(built)
+        if recorded is None or recorded.digest != trees.digest(built):
+            return summaries(built)
+        return recorded.leaves if all(each.leaf in built.nodes for each in recorded.leaves) else summaries(built)
 
     def rejected(self, built: trees.Tree) -> list[dict[str, str]]:
         """Calls that are no nodes, with the reason: in CALL but not on the tree, or refused before they were drawn."""
@@ -93,6 +98,8 @@ class Facts:
         reward = self.first(RewardAssigned)
         if self.held_out:
             return "held out"
+        if self.surplus:
+            return "surplus"
         if reward is not None and reward.placeholder:
             return "placeholder"
         if self.first(RewardUnresolved) is not None:
@@ -121,7 +128,18 @@ async def facts_of(source: Source, execution: str) -> Facts:
     said.sort(key=lambda each: each.sequence)
     seal = next((each.event for each in said if isinstance(each.event, RecordsSealed)), None)
     sealed = [each for each in records if seal is None or each.sequence <= seal.last_sequence]
-    return Facts(execution, tuple(sealed), tuple(said), held_out)
+    return Facts(execution, tuple(sealed), tuple(said), held_out, await _closed_without(source, execution))
+
+
+async def _closed_without(source: Source, execution: str) -> bool:
+    """Whether its group is ready, and it is none of those that make it up."""
+    dispatched = await source.ev.last(subjects.ev(source.run, "scheduler", "execution", execution, "dispatched"))
+    entry = dispatched.commit.events[0] if dispatched and dispatched.commit else None
+    if not isinstance(entry, ExecutionDispatched):
+        return False
+    closed = subjects.ev(source.run, "admission", "group", entry.group)
+    outcomes = [each.event.outcomes async for each in _read(source.ev, closed) if isinstance(each.event, GroupReady)]
+    return bool(outcomes) and execution not in {each.execution for each in outcomes[0]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ Token = dict[str, Any]
 _WHY = {
     "open": "it is not closed yet",
     "unscored": "it has no reward yet",
-    "waiting": "its group is not ready yet, or closed without it",
+    "waiting": "its group is not ready yet",
+    "surplus": "it is a surplus: its group closed with others that were scored before it",
     "excluded": "it has no valid reward",
     "placeholder": "its group is not ready yet",
     "held out": "it is a held-out episode",

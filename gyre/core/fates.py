@@ -12,9 +12,9 @@ from schemas.rewards import LeafSummary
 
 Reason = Literal[
     "admitted", "auxiliary", "abandoned", "not delivered", "no targets", "masked", "j_max", "not drawn",
-    "open", "unscored", "waiting", "placeholder", "excluded", "held out",
+    "open", "unscored", "waiting", "surplus", "placeholder", "excluded", "held out",
 ]  # fmt: skip
-Standing = Literal["drawn", "open", "unscored", "waiting", "placeholder", "excluded", "held out"]
+Standing = Literal["drawn", "open", "unscored", "waiting", "surplus", "placeholder", "excluded", "held out"]
 """Of an execution: `drawn` once its trajectories are admitted, else what it waits for or why it never trains."""
 
 _TOKEN_BYTES = 4
@@ -80,7 +80,8 @@ _WHY: Mapping[Reason, str] = {
     "not drawn": "the recorded draw left it out",
     "open": "the execution is open",
     "unscored": "no reward yet",
-    "waiting": "its group is not ready yet, or closed without it",
+    "waiting": "its group is not ready yet",
+    "surplus": "a surplus, its group closed with others that were scored before it (schedule.oversample)",
     "placeholder": "nothing was assessable, the reward is a placeholder",
     "excluded": "no valid reward, the execution is excluded",
     "held out": "a held-out episode, measured and never trained on",

@@ -28,9 +28,10 @@ from schemas.calls import (
     SamplingRecord,
     VersionSpan,
 )
+from schemas.dispatch import ExecutionDispatched
 from schemas.envelope import Commit, Event, Producer
 from schemas.refs import WeightsRef
-from schemas.rewards import RewardAssigned, RewardUnresolved, TreeBuilt
+from schemas.rewards import GroupReady, Outcome, RewardAssigned, RewardUnresolved, TreeBuilt
 from schemas.runs import EvaluationStarted, RunStarted
 from schemas.training import (
     ExecutionStats,
@@ -153,7 +154,7 @@ class Teller:
 
 
 async def write_run(bus: BusPort) -> None:
-    """x0-0: ten calls, scored, drawn from, trained; x0-1: excluded; x0-2: open; e0-0: held out."""
+    """x0-0: ten calls, scored, drawn from, trained; x0-1: excluded; x0-2: open; x1-2: a surplus; e0-0: held out."""
     teller = Teller(bus)
     begin = RunStarted(
         config=CONFIG.table(),
@@ -203,11 +204,24 @@ async def _calls(teller: Teller) -> None:
 
 
 async def _others(teller: Teller) -> None:
-    for execution in ("x0-1", "x0-2", "e0-0"):
+    for execution in ("x0-1", "x0-2", "x1-2", "e0-0"):
         await teller.record(call(0, None, 0, "Write.", "No.", execution=execution))
     unresolved = RewardUnresolved(execution="x0-1", group="g0", attempts=3, reason="its tests crash")
     await teller.say("evaluator", "execution", "x0-1", event=unresolved)
+    await _surplus(teller)
     await teller.say("scheduler", "evaluation", "e0", event=EvaluationStarted(evaluation="e0", version=0, episodes=1))
+
+
+async def _surplus(teller: Teller) -> None:
+    """Of g1, x1-2 is scored after it closed with x1-0 and x1-1."""
+    for place in range(3):
+        entry = ExecutionDispatched(execution=f"x1-{place}", group="g1", task="a", index=place, version=0, seed=1)
+        await teller.say("scheduler", "execution", entry.execution, "dispatched", event=entry)
+    pair = tuple(Outcome(execution=f"x1-{place}", standing="valid", reward=float(place)) for place in range(2))
+    ready = GroupReady(group="g1", index=1, version=0, outcomes=pair)
+    await teller.say("admission", "group", "g1", event=ready)
+    late = RewardAssigned(execution="x1-2", group="g1", reward=1.0)
+    await teller.say("evaluator", "execution", "x1-2", event=late)
 
 
 async def archive(folder: Path) -> Path:

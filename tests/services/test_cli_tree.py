@@ -91,7 +91,9 @@ async def test_a_record_that_fits_nowhere_and_a_request_that_was_refused_are_rej
     ]
 
 
-@pytest.mark.parametrize(("execution", "standing"), [("x0-1", "excluded"), ("x0-2", "open"), ("e0-0", "held out")])
+@pytest.mark.parametrize(
+    ("execution", "standing"), [("x0-1", "excluded"), ("x0-2", "open"), ("x1-2", "surplus"), ("e0-0", "held out")]
+)
 async def test_an_execution_that_nothing_is_drawn_from_says_what_stands_in_the_way(
     source: Source, execution: str, standing: str
 ) -> None:
