@@ -55,6 +55,8 @@ class TrainerSection(Section):
     parallelism). A model with experts needs it, and has it, where tensor is above 1."""
     routing_replay: bool = True
     """Of a model with experts: each token takes those in training that it took in the engine (R3)."""
+    grouped_experts: bool = False
+    """Of "megatron" and a model with experts: those of a rank are one grouped product, not one after the other."""
     checkpoint: Literal["whole", "distributed"] = "whole"
     """Of "megatron": the optimizer's state as one file that the cell gathers, or in Megatron's distributed format, each
     rank its own part."""
@@ -66,9 +68,9 @@ class TrainerSection(Section):
         for field in ("tensor", "pipeline", "data", "expert", "context"):
             if self.kind == "torch" and (value := getattr(self, field)) > 1:
                 raise refuse(f"trainer.{field}", value, 'is of ranks; set trainer.kind = "megatron" or leave it out')
-        if self.kind == "torch" and self.checkpoint == "distributed":
-            rule = 'is of Megatron; set trainer.kind = "megatron" or leave it out'
-            raise refuse("trainer.checkpoint", self.checkpoint, rule)
+        for field, usual in (("checkpoint", "whole"), ("grouped_experts", False)):
+            if self.kind == "torch" and (value := getattr(self, field)) != usual:
+                raise refuse(f"trainer.{field}", value, 'is of Megatron; set trainer.kind = "megatron" or leave it out')
         if self.kind == "megatron" and self.ranks > 1:
             raise refuse("trainer.ranks", self.ranks, 'is of trainer.kind = "torch"; Megatron has tensor and pipeline')
         return self

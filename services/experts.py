@@ -63,6 +63,7 @@ def _check_ranks(config: Config, model: dict[str, Any]) -> None:
 
     chosen = config.trainer
     try:
-        Layout.of(model, Grid(chosen.tensor, chosen.pipeline, chosen.data, chosen.expert, chosen.context))
+        grid = Grid(chosen.tensor, chosen.pipeline, chosen.data, chosen.expert, chosen.context)
+        Layout.of(model, grid, grouped=chosen.grouped_experts)
     except LayoutRefused as error:
         raise ConfigError("", (Problem("trainer", str(find_model(config.model.path)), str(error)),)) from error

@@ -162,6 +162,8 @@ def _megatron_trainer(config: Config, blobs: Blobs | None) -> Trainer:
         sequence=chosen.sequence,
         replay=chosen.routing_replay,
         checkpoint=chosen.checkpoint,
+        grouped=chosen.grouped_experts,
+        activation_bytes=config.packing.activation_mb * 1_000_000,
     )
     read = None if blobs is None else reader(blobs)
     model, temperature, settings = find_model(config.model.path), config.rollout.temperature, objective_settings(config)

@@ -1,10 +1,11 @@
 """Activations that layers keep for the backward pass, within a budget; layers beyond it are computed again there."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 _PROBE = 8  # tokens of the pass that is measured
@@ -26,7 +27,9 @@ class Recompute:
             each.gradient_checkpointing = True
             each._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # noqa: SLF001 - its documented hook
         self._budget = budget
-        self._layer_bytes = _saved_bytes(model) / _PROBE / max(1, len(self._layers))
+        self._layer_bytes = (
+            saved_bytes(partial(_short_pass, model), addresses(model)) / _PROBE / max(1, len(self._layers))
+        )
 
     def prepare(self, tokens: int) -> int:
         """Set the layers up for a row of so many tokens; returns how many of them keep their activations."""
@@ -36,18 +39,27 @@ class Recompute:
         return kept
 
 
-def _saved_bytes(model: Any) -> int:
-    """What autograd keeps of a short forward pass in which no layer is computed again, weights aside."""
-    weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
+def saved_bytes(work: Callable[[], object], beside: set[int]) -> int:
+    """What autograd keeps of some work for its backward pass: storages but those at the addresses `beside`, bytes."""
     kept: dict[int, int] = {}
 
     def note(saved: Tensor) -> Tensor:
         storage = saved.untyped_storage()
-        if storage.data_ptr() not in weights:
+        if storage.data_ptr() not in beside:
             kept[storage.data_ptr()] = storage.nbytes()
         return saved
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
-        output = model.base_model(input_ids=torch.zeros(1, _PROBE, dtype=torch.int64), use_cache=False)
+        output = work()
     del output  # until here it keeps what was noted alive, so that no address was counted twice
     return sum(kept.values())
+
+
+def addresses(model: nn.Module) -> set[int]:
+    """Of its weights' storages."""
+    return {each.untyped_storage().data_ptr() for each in model.parameters()}
+
+
+def _short_pass(model: Any) -> object:
+    """In which no layer is computed again."""
+    return model.base_model(input_ids=torch.zeros(1, _PROBE, dtype=torch.int64), use_cache=False)

@@ -133,18 +133,19 @@ def test_ranks_that_take_rows_side_by_side_each_keep_some_of_the_moments(
     assert all(torch.allclose(each, third[name], **LIKE) for name, each in updated.items())
 
 
-def test_experts_moments_are_shared_and_found_by_ranks_that_hold_other_experts(tmp_path: Path) -> None:
+def test_experts_moments_are_shared_and_found_by_ranks_that_hold_other_experts_otherwise(tmp_path: Path) -> None:
     mixture = batch.tiny_mixture()
     mixture.save_pretrained(tmp_path / "mixture")
     size = sum(each.numel() for each in mixture.parameters())
     gradient = torch.randn(size, generator=torch.Generator().manual_seed(3))
-    with closing(make(tmp_path / "mixture", 1, 1, data=2, checkpoint="distributed")) as first:
+    with closing(make(tmp_path / "mixture", 1, 1, data=2, checkpoint="distributed", grouped=True)) as first:
         first.load(tmp_path / "mixture" / "model.safetensors")
         first.apply(gradient)
         saved = first.save(tmp_path)
         first.apply(gradient * 2)
         expected = load_file(tmp_path / first.save(tmp_path).weights.address)
-    for layout in ({"data": 2, "expert": 2}, {}):
+    layouts: list[dict[str, Any]] = [{"data": 2, "expert": 2}, {"grouped": True}]
+    for layout in layouts:
         with closing(make(tmp_path / "mixture", 1, 1, **layout)) as other:
             other.restore(tmp_path / saved.weights.address, tmp_path / saved.optimizer.address)
             other.apply(gradient * 2)

@@ -12,6 +12,8 @@ import torch
 
 from gyre.core.diagnosis.training import ALIKE
 from gyre.rl.algorithms.port import Settings
+from gyre.trainers.megatron.grid import Grid
+from gyre.trainers.megatron.layout import Layout, LayoutRefused
 from gyre.trainers.megatron.trainer import MegatronTrainer, Ranks
 from gyre.trainers.optimizer import AdamSettings
 from gyre.trainers.port import MicroStepRefused
@@ -32,6 +34,7 @@ LAYOUTS = {
     "one rank": Ranks(1, 1, "gloo"),
     "data 2": Ranks(1, 1, "gloo", data=2),
     "data 2 x expert 2": Ranks(1, 1, "gloo", data=2, expert=2),
+    "tensor 2 x expert 2, experts grouped": Ranks(2, 1, "gloo", expert=2, grouped=True),
     "tensor 2": Ranks(2, 1, "gloo"),
     "tensor 2 x expert 2": Ranks(2, 1, "gloo", expert=2),
     "context 2 x expert 2": Ranks(1, 1, "gloo", context=2, expert=2),
@@ -195,6 +198,19 @@ def test_a_qwen3_without_experts_is_laid_out_too(tmp_path: Path) -> None:
     made.micro_step(micro_step([rows]))
     assert distance(made.gradient, batch.expected(CASES, batch.tiny_qwen).gradient) < CLOSE
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"moe_intermediate_size": 18}, "moe_intermediate_size = 18: grouped experts need a multiple of 4"),
+        ({"num_experts": 0, "num_local_experts": 0}, "grouped_experts = true: this model has no experts"),
+    ],
+)
+def test_a_model_whose_experts_cannot_be_grouped_is_refused(changed: dict[str, int], said: str) -> None:
+    config = batch.tiny_mixture().config.to_dict() | changed
+    with pytest.raises(LayoutRefused, match=said):
+        Layout.of(config, Grid(), grouped=True)
 
 
 def test_experts_that_are_none_of_the_rows_are_refused_and_nothing_is_spoilt(trainer: MegatronTrainer) -> None:

@@ -52,11 +52,13 @@ class Feeding:
             MicroStepRefused: at every rank alike; nothing has changed then.
         """
         work, rows, spread = self._laid_out(ticket, enqueued, experts)
+        sizes = self._sizes(enqueued)
         if spread:
             measuring = self._work(ticket, work.owners, work.advantages, {}, rows)
             self._measured(measuring, rows)
             work.decide(spread, measuring.tally)
-        return tuple(self._through(each) for row in rows for each in self._pipeline.turn(row, work))
+        turns = (self._pipeline.turn(row, work, size) for row, size in zip(rows, sizes, strict=True))
+        return tuple(self._through(each) for turn in turns for each in turn)
 
     def drain(self) -> tuple[Through, ...]:
         """Take back all that is in the pipeline, and hear of it as from `feed`."""
@@ -86,6 +88,12 @@ class Feeding:
         split = self._orders.grid.context > 1  # no rank sees all targets of any row
         spread = (set(range(len(advantages))) if split else spread_over_rows(every, len(advantages))) - decisions.keys()
         return self._work(ticket, owners, advantages, decisions, rows), rows, spread
+
+    def _sizes(self, enqueued: MicroStepEnqueued) -> list[int]:
+        """Tokens of the longest of the rows that ranks take side by side, for each turn."""
+        tokens = [sum(len(each.target) for each in row.segments) for row in enqueued.rows]
+        side = self._orders.grid.data
+        return [max(tokens[start : start + side]) for start in range(0, len(tokens), side)]
 
     def _of_this_stage(self, row: RowTensors) -> RowTensors:
         """A row with the experts of the layers that are here."""

@@ -22,6 +22,7 @@ Shard = dict[str, Tensor]
 EMBEDDING, HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 NORM = "decoder.final_layernorm.weight"
 FAMILIES = ("llama", "qwen3", "qwen3_moe")
+_ALIGNED = 4  # numbers of 4 bytes in the 16 that torch's grouped product wants
 _EMBED, _LM_HEAD, _FINAL = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 
 
@@ -49,11 +50,15 @@ class Layout:
     """Whether queries and keys are normed."""
     experts: int = 0
     """Of each layer; 0: none, a plain MLP."""
+    grouped: bool = False
+    """Whether a rank's experts are one grouped product."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], grid: Grid) -> "Layout":
+    def of(cls, config: Mapping[str, Any], grid: Grid, *, grouped: bool = False) -> "Layout":
         """For a model's `config.json`."""
         _refuse_others(config)
+        if grouped:
+            _refuse_odd(config)
         heads = config["num_attention_heads"]
         return cls(
             layers=config["num_hidden_layers"],
@@ -65,6 +70,7 @@ class Layout:
             grid=grid,
             normed=config["model_type"] != "llama",
             experts=expert_count(config),
+            grouped=grouped,
         )
 
     def __post_init__(self) -> None:
@@ -150,7 +156,7 @@ class Layout:
 
     @property
     def _mixture(self) -> Experts:
-        return Experts(self.experts, self.grid.expert)
+        return Experts(self.experts, self.grid.expert, self.grouped)
 
     def _ranks_of(
         self, shards: Sequence[Mapping[str, Tensor]], stage: int
@@ -251,3 +257,13 @@ def _refuse_others(config: Mapping[str, Any]) -> None:
         if not fits:
             known = f"{', '.join(FAMILIES)} with silu, default rope, no biases, and experts in every layer or in none"
             raise LayoutRefused(f"{field} = {value}: laid out over Megatron's ranks are {known}")
+
+
+def _refuse_odd(config: Mapping[str, Any]) -> None:
+    """What no grouped product takes."""
+    if not expert_count(config):
+        raise LayoutRefused("grouped_experts = true: this model has no experts to group; leave it out")
+    for field in ("hidden_size", "moe_intermediate_size"):
+        if config[field] % _ALIGNED:
+            rule = f"grouped experts need a multiple of {_ALIGNED}; set grouped_experts = false"
+            raise LayoutRefused(f"{field} = {config[field]}: {rule}")

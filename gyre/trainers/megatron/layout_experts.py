@@ -22,6 +22,8 @@ class Experts:
     """n"""
     ways: int = 1
     """E"""
+    grouped: bool = False
+    """Whether those of a rank lie in one module (`gyre.trainers.megatron.grouped`)."""
 
     def router(self, layer: str) -> str:
         """The router's name in Hugging Face, in the layer of this prefix."""
@@ -39,9 +41,8 @@ class Experts:
         found = {f"{own}mlp.router.weight": whole[self.router(layer)].clone()}
         for local, expert in self._of(rank):
             gate, up, down = (whole[f"{layer}mlp.experts.{expert}.{kind}.weight"] for kind in _KINDS)
-            mine = f"{own}mlp.experts.local_experts.{local}."
-            found[f"{mine}linear_fc1.weight"] = torch.cat((gate, up))
-            found[f"{mine}linear_fc2.weight"] = down.clone()
+            both, last = self._names(own, local)
+            found |= {both: torch.cat((gate, up)), last: down.clone()}
         return found
 
     def whole(self, ranks: Sequence[Mapping[str, Tensor]], own: str, layer: str) -> dict[str, Tensor]:
@@ -49,11 +50,19 @@ class Experts:
         found: dict[str, Tensor] = {}
         for rank, shard in enumerate(ranks):
             for local, expert in self._of(rank):
-                mine, theirs = f"{own}mlp.experts.local_experts.{local}.", f"{layer}mlp.experts.{expert}."
-                gate, up = shard[f"{mine}linear_fc1.weight"].chunk(2)
-                parts = (gate, up, shard[f"{mine}linear_fc2.weight"])
+                both, last = self._names(own, local)
+                parts = (*shard[both].chunk(2), shard[last])
+                theirs = f"{layer}mlp.experts.{expert}."
                 found |= {f"{theirs}{kind}.weight": part for kind, part in zip(_KINDS, parts, strict=True)}
         return found
+
+    def _names(self, own: str, local: int) -> tuple[str, str]:
+        """At the rank: of gate and up projection, which lie one above the other, and of the down projection."""
+        if self.grouped:
+            first, second = (f"linear_fc{each}.weight{local}" for each in (1, 2))
+        else:
+            first, second = (f"local_experts.{local}.linear_fc{each}.weight" for each in (1, 2))
+        return f"{own}mlp.experts.{first}", f"{own}mlp.experts.{second}"
 
     def _of(self, rank: int) -> Iterator[tuple[int, int]]:
         """(number at the rank, number in the layer) of each expert that rank e holds."""

@@ -12,6 +12,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from gyre.trainers.megatron.attention import GatheredAttention
+from gyre.trainers.megatron.grouped import grouped_experts
 from gyre.trainers.megatron.layout import Layout
 from gyre.trainers.megatron.norm import Norm
 
@@ -19,10 +20,8 @@ if not hasattr(moe_utils, "te_general_gemm"):  # 0.16.1 asks whether it is None,
     moe_utils.te_general_gemm = None
 
 
-def make_stage(
-    config: Mapping[str, Any], layout: Layout, *, first: bool, last: bool, sequence: bool, replay: bool
-) -> GPTModel:
-    """Random weights until they are loaded.
+def make_stage(config: Mapping[str, Any], layout: Layout, *, first: bool, last: bool, sequence: bool) -> GPTModel:
+    """Random weights until they are loaded; routers can be told which experts to take, layers computed again.
 
     Args:
         config: the model's `config.json`.
@@ -30,12 +29,11 @@ def make_stage(
         first: holds the embedding.
         last: holds the head.
         sequence: each rank of a layer norms and routes its part of the tokens only (sequence parallelism).
-        replay: its routers can be told which experts to take (`gyre.trainers.megatron.routing`).
     """
     rope = config.get("rope_parameters") or {}
     more: dict[str, Any] = {"sequence_parallel": sequence and layout.tensor > 1}
     if layout.experts:
-        more |= _experts(config, layout) | {"moe_enable_routing_replay": replay}
+        more |= _experts(config, layout)
     layers = [_layer(layout)] * (layout.layers // layout.pipeline)
     return GPTModel(
         _settings(config, layout, more),
@@ -52,7 +50,7 @@ def make_stage(
 
 
 def _layer(layout: Layout) -> ModuleSpec:
-    """Megatron's own modules, with our norm, and our attention where its own would not do."""
+    """Megatron's own modules, with our norm, and our attention and experts where its own would not do."""
     spec = get_gpt_layer_local_spec(
         num_experts=layout.experts or None, moe_grouped_gemm=False, qk_layernorm=layout.normed, normalization="RMSNorm"
     )
@@ -60,6 +58,8 @@ def _layer(layout: Layout) -> ModuleSpec:
     parts.input_layernorm = parts.pre_mlp_layernorm = Norm
     if layout.normed:
         attention.q_layernorm = attention.k_layernorm = Norm
+    if layout.grouped:
+        parts.mlp.submodules.experts = grouped_experts()
     if layout.grid.context > 1:
         attention.core_attention = GatheredAttention
     return spec
@@ -73,6 +73,7 @@ def _experts(config: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
         "moe_router_pre_softmax": not config["norm_topk_prob"],
         "moe_router_load_balancing_type": "none",  # the reward is what is trained on
         "moe_router_dtype": "fp32",
+        "moe_enable_routing_replay": True,  # see `routing`
         "expert_model_parallel_size": layout.grid.expert,
         "expert_tensor_parallel_size": 1,
     }
@@ -105,6 +106,9 @@ def _settings(config: Mapping[str, Any], layout: Layout, more: Mapping[str, Any]
         hidden_dropout=0.0,
         attention_dropout=0.0,
         attention_softmax_in_fp32=True,
+        recompute_granularity="full",  # of as many layers as `recompute` says for each row
+        recompute_method="block",
+        recompute_num_layers=0,
         # Fused kernels are CUDA's; float32 needs none.
         masked_softmax_fusion=False,
         bias_activation_fusion=False,

@@ -28,8 +28,10 @@ class Orders:
     """Of torch.distributed: "nccl" or "gloo"."""
     sequence: bool
     """Whether each rank of a layer norms and routes its part of the tokens only."""
-    replay: bool
-    """Whether the experts of a token are those that the engine took, where rows tell."""
+    grouped: bool
+    """Whether a rank's experts are one grouped product."""
+    activation_bytes: int
+    """Most that a rank's layers keep for the backward pass, of all rows that it holds."""
     meeting: int
     """Port of the trainer's `Meeting`."""
     threads: int

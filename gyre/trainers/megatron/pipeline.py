@@ -1,7 +1,8 @@
 """Rows through the stages of a cell's replica, each a micro-batch, by `schedule`'s 1F1B. Imports megatron."""
 
-import contextlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from megatron.core import parallel_state
@@ -12,12 +13,27 @@ from torch import Tensor, distributed, nn
 from gyre.trainers.batches import RowTensors
 from gyre.trainers.megatron import schedule
 from gyre.trainers.megatron.context import hidden
-from gyre.trainers.megatron.routing import Routing
+from gyre.trainers.megatron.grid import Grid, Place
+from gyre.trainers.megatron.recompute import Recompute
+from gyre.trainers.megatron.routing import Chosen, Routing
 from gyre.trainers.megatron.schedule import Exchange, Step
+from gyre.trainers.megatron.sharing import made_up
 from gyre.trainers.megatron.work import Work
 
 _FAR = -1e9
 _ANY_SHAPE = [1, 1, 1]  # each tensor is announced with its own
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A row that went forward, or is about to."""
+
+    row: RowTensors
+    work: Work
+    tokens: int
+    """Of the longest of the rows that ranks take side by side."""
+    chosen: tuple[Chosen, ...] = ()
+    """Of the layers that are computed again."""
 
 
 class Pipeline:
@@ -27,10 +43,10 @@ class Pipeline:
         model: the stage.
         vocabulary: logits beyond it count for nothing.
         temperature: the rollout's, above 0.
-        routing: of a stage whose routers take the experts that rows tell.
+        routing: of the stage's routers.
     """
 
-    def __init__(self, model: nn.Module, vocabulary: int, temperature: float, routing: Routing | None = None) -> None:
+    def __init__(self, model: nn.Module, vocabulary: int, temperature: float, routing: Routing) -> None:
         self._model, self._vocabulary, self._temperature = model, vocabulary, temperature
         self._routing = routing
         self._device = next(model.parameters()).device
@@ -38,11 +54,24 @@ class Pipeline:
         self._stages = parallel_state.get_pipeline_model_parallel_world_size()
         self._links = P2PCommunicator(parallel_state.get_pipeline_model_parallel_group(), model.config)
         self._turns = 0
+        self._recompute: Recompute | None = None
         self.drop()
 
-    def turn(self, row: RowTensors, work: Work) -> Iterator[Work]:
-        """Take a row in, its micro-step's next; those that are through with it at this stage."""
-        self._rows[self._turns] = (row, work)
+    def limit(self, activation_bytes: int, grid: Grid, place: Place, *, sequence: bool) -> None:
+        """Have layers keep at most so much of the rows that are here at a time; all ranks call this together."""
+        rows = self._stages - self._stage
+        probe = partial(self._probe, grid, place, sequence)
+        self._recompute = Recompute(self._model, activation_bytes / rows, probe)
+
+    def turn(self, row: RowTensors, work: Work, tokens: int) -> Iterator[Work]:
+        """Take a row in, its micro-step's next; those that are through with it at this stage.
+
+        Args:
+            row: this rank's.
+            work: of its micro-step.
+            tokens: of the longest of the rows that ranks take side by side.
+        """
+        self._rows[self._turns] = _Taken(row, work, tokens)
         steps = schedule.turn(self._stage, self._stages, self._turns)
         self._turns += 1
         yield from self._train(steps)
@@ -56,7 +85,7 @@ class Pipeline:
     def drop(self) -> None:
         """Forget what is in the pipeline. Between turns nothing is under way, so nobody has to be told."""
         self._turns = 0
-        self._rows: dict[int, tuple[RowTensors, Work]] = {}
+        self._rows: dict[int, _Taken] = {}
         self._inputs: dict[int, Tensor] = {}
         self._outputs: dict[int, Tensor] = {}
         self._gradients: dict[int, Tensor] = {}  # of outputs
@@ -71,22 +100,24 @@ class Pipeline:
                 if isinstance(step, Exchange):
                     self._exchange(step)
                 elif self._last:
-                    work.measure(self._log_probs(self._forward(row, self._inputs.pop(index, None)), row), row)
+                    work.measure(self._log_probs(self._measured(row, index), row), row)
                 else:
-                    self._outputs[index] = self._forward(row, self._inputs.pop(index, None))
+                    self._outputs[index] = self._measured(row, index)
             self._outputs.pop(index, None)
         flag = torch.tensor([float(work.spoilt)], device=self._device)
         distributed.all_reduce(flag)
         return not flag.item()
+
+    def _measured(self, row: RowTensors, index: int) -> Tensor:
+        with self._routing.of(row):
+            return self._forward(row, self._inputs.pop(index, None))
 
     def _train(self, steps: Iterable[Step]) -> Iterator[Work]:
         for step in steps:
             if isinstance(step, Exchange):
                 self._exchange(step)
             elif step.way == "forward":
-                row, work = self._rows[step.row]
-                output = self._forward(row, self._inputs.get(step.row), work.agreement)
-                self._outputs[step.row] = work.loss(self._log_probs(output, row), row) if self._last else output
+                self._outputs[step.row] = self._kept(self._rows[step.row], self._inputs.get(step.row))
             else:
                 yield from self._backward(step.row)
 
@@ -94,23 +125,39 @@ class Pipeline:
     def _last(self) -> bool:
         return bool(self._stage == self._stages - 1)
 
-    def _forward(self, row: RowTensors, given: Tensor | None, agreement: Tensor | None = None) -> Tensor:
+    def _kept(self, taken: _Taken, given: Tensor | None) -> Tensor:
+        """What goes to the next stage, or the row's loss; with what its way back needs."""
+        again = 0 if self._recompute is None else self._recompute.prepare(taken.tokens)
+        with self._routing.of(taken.row, taken.work.agreement) as chosen:
+            output = self._forward(taken.row, given)
+        taken.chosen = tuple(chosen[:again])
+        return taken.work.loss(self._log_probs(output, taken.row), taken.row) if self._last else output
+
+    def _forward(self, row: RowTensors, given: Tensor | None) -> Tensor:
         """(T, 1, H) for the next stage, or logits (1, T, V / tensor) at the last one; `given` is (T, 1, H) too."""
         self._model.set_input_tensor(given)  # type: ignore[operator]
-        told = (each.to(self._device) for each in (row.ids, row.positions, _mask(row)))
-        with contextlib.nullcontext() if self._routing is None else self._routing.of(row, agreement):
-            output: Tensor = self._model(*told)
+        output: Tensor = self._model(*(each.to(self._device) for each in (row.ids, row.positions, _mask(row))))
         return output
+
+    def _probe(self, grid: Grid, place: Place, sequence: bool, tokens: int) -> Tensor:
+        """A made-up row through the stage, as training takes it."""
+        row, given = made_up(tokens, grid, place, sequence=sequence), None
+        if self._stage:
+            width: int = self._model.config.hidden_size  # type: ignore[assignment, union-attr]
+            here = row.ids.numel() // (grid.tensor if sequence else 1)
+            given = torch.zeros(here, 1, width, device=self._device, requires_grad=True)
+        return self._forward(row, given)
 
     def _backward(self, index: int) -> Iterator[Work]:
         """Add a row to the accumulator; its micro-step, if this was the last of its rows."""
-        torch.autograd.backward(self._outputs.pop(index), self._gradients.pop(index, None))
+        taken = self._rows.pop(index)
+        with self._routing.again(taken.chosen):
+            torch.autograd.backward(self._outputs.pop(index), self._gradients.pop(index, None))
         given = self._inputs.pop(index, None)
         if given is not None and given.grad is not None:
             self._owed[index] = given.grad.contiguous()
-        _, work = self._rows.pop(index)
-        if work.came_back():
-            yield work
+        if taken.work.came_back():
+            yield taken.work
 
     def _exchange(self, step: Exchange) -> None:
         came = self._with_the_one_before(step) if step.neighbour < 0 else self._with_the_one_behind(step)

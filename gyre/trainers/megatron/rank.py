@@ -36,7 +36,7 @@ class Rank:
         torch.set_num_threads(orders.threads)
         self._orders = orders
         grid = orders.grid
-        layout = self._layout = Layout.of(orders.config, grid)
+        layout = self._layout = Layout.of(orders.config, grid, grouped=orders.grouped)
         self._place = grid.place(orders.rank)
         device, backend = _where(orders)
         timeout = timedelta(seconds=orders.timeout_seconds)
@@ -56,11 +56,11 @@ class Rank:
             first=parallel_state.is_pipeline_first_stage(),
             last=self._last,
             sequence=orders.sequence,
-            replay=orders.replay,
         )
         self._model.to(device).eval()
-        routing = Routing(self._model, sequence=orders.sequence) if layout.experts and orders.replay else None
+        routing = Routing(self._model, sequence=orders.sequence)
         self._pipeline = Pipeline(self._model, layout.vocabulary, orders.temperature, routing)
+        self._pipeline.limit(orders.activation_bytes, grid, self._place, sequence=orders.sequence)
         self._parameters = dict(self._model.named_parameters())
         self._feeding = Feeding(self._pipeline, layout.vocabulary, self._parameters, orders, self._place)
         self._adam: SharedAdam | None = None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from gyre.trainers.batches import RowTensors
 from gyre.trainers.megatron.context import part_of
@@ -34,13 +35,24 @@ def own_rows(given: Sequence[RowTensors], grid: Grid, place: Place, *, sequence:
     return rows if grid.context == 1 else [part_of(each, place.context, grid.context) for each in rows]
 
 
+def made_up(tokens: int, grid: Grid, place: Place, *, sequence: bool) -> RowTensors:
+    """This rank's part of rows of so many tokens, or a few more, at each rank; without a target."""
+    ids, positions = torch.zeros(1, tokens, dtype=torch.int64), torch.arange(tokens)[None]
+    (row,) = own_rows([_without_targets(ids, positions)] * grid.data, grid, place, sequence=sequence)
+    return row
+
+
 def _filler(row: RowTensors) -> RowTensors:
     """A row's first token, without a target."""
+    return _without_targets(row.ids[:, :1], row.positions[:, :1])
+
+
+def _without_targets(ids: Tensor, positions: Tensor) -> RowTensors:
     none = torch.zeros(0, dtype=torch.int64)
     nothing = torch.zeros(0, dtype=torch.float64)
     return RowTensors(
-        ids=row.ids[:, :1],
-        positions=row.positions[:, :1],
+        ids=ids,
+        positions=positions,
         runs=(),
         sources=none,
         tokens=none,

@@ -59,6 +59,10 @@ class Ranks:
     """Optimizer state as one file under the names of Hugging Face, or in Megatron's format, each rank its own part."""
     replay: bool = True
     """Of experts: each token takes those that the engine took, where its row tells."""
+    grouped: bool = False
+    """A rank's experts are one grouped product rather than one after the other."""
+    activation_bytes: int = 512_000_000
+    """Most that a rank's layers keep for the backward pass, of all rows that it holds; see `recompute`."""
 
     @property
     def grid(self) -> Grid:
@@ -91,7 +95,7 @@ class MegatronTrainer(RankedTrainer):
         read_experts: Read | None = None,
     ) -> None:
         config = json.loads((model / "config.json").read_text())
-        self._layout = Layout.of(config, ranks.grid)
+        self._layout = Layout.of(config, ranks.grid, grouped=ranks.grouped)
         self._read = read_experts if ranks.replay and self._layout.experts else None
         self._taken = Shape(self._layout.layers, config.get("num_experts_per_tok", 0), self._layout.experts)
         self._distributed = ranks.checkpoint == "distributed"
@@ -108,7 +112,8 @@ class MegatronTrainer(RankedTrainer):
             threads=ranks.threads,
             timeout_seconds=ranks.timeout_seconds,
             sequence=ranks.tensor > 1 and (ranks.sequence or self._layout.experts > 0),
-            replay=ranks.replay,
+            grouped=ranks.grouped,
+            activation_bytes=ranks.activation_bytes,
         )
         every = [replace(orders, rank=each) for each in range(ranks.grid.ranks)]
         processes = RankProcesses("gyre.trainers.megatron.rank", every, ranks.threads)
