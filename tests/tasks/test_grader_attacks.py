@@ -41,30 +41,33 @@ PYTESTS = """
     """
 WRONG = "def a(*_): return 0\nb = c = a\n"
 """The work itself, which is wrong in all that is asked for."""
-FRAMES = """
-    import gc, sys, types
-    told = ["tests/test_one.py::OneTest::test_a", "tests/test_one.py::OneTest::test_b",
-            "tests/test_one.py::OneTest::test_c", "tests/test_one.py::test_a", "tests/test_one.py::test_b[2]",
-            "tests/test_one.py::test_b[3]"]
-    def forge():
-        frame = sys._getframe()
-        while frame is not None:
-            for value in list(frame.f_locals.values()):
-                say = getattr(value, "say", None) or getattr(value, "_say", None)
-                if callable(say):
-                    for name in told:
-                        say(name, "passed")
-                    return
-            frame = frame.f_back
-    forge()
+FORGE = """
+    told = ["OneTest::test_a", "OneTest::test_b", "OneTest::test_c", "test_a", "test_b[2]", "test_b[3]"]
+    def forge(say):
+        for name in told:
+            say("tests/test_one.py::" + name, "passed")
     """
-COLLECTED = """
-    import gc
+FRAMES = (
+    FORGE
+    + """
+    import atexit, sys
+    frame = sys._getframe()
+    while frame is not None:
+        for value in list(frame.f_locals.values()):
+            if type(value).__name__ == "Speaker":
+                atexit.register(forge, value.say)
+        frame = frame.f_back
+    """
+)
+COLLECTED = (
+    FORGE
+    + """
+    import atexit, gc
     for value in gc.get_objects():
         if type(value).__name__ == "Speaker":
-            for name in ("OneTest::test_a", "OneTest::test_b", "OneTest::test_c", "test_a", "test_b[2]", "test_b[3]"):
-                value.say("tests/test_one.py::" + name, "passed")
+            atexit.register(forge, value.say)
     """
+)
 NO_FAILURES = """
     import sys, unittest
     for kind in [*unittest.TestResult.__subclasses__(), unittest.TestResult]:

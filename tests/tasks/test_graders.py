@@ -54,6 +54,18 @@ def task(tmp_path: Path) -> Task:
     return found
 
 
+def without_twins(task: Task) -> Task:
+    """Whatever else holds has to hold without them."""
+    return told(task, twins=False)
+
+
+def told(task: Task, **changes: object) -> Task:
+    """A task whose grader is told something else."""
+    expected = task.tests / "expected.json"
+    expected.write_text(json.dumps({**json.loads(expected.read_text()), **changes}))
+    return task
+
+
 def leaving(files: dict[str, str]) -> Work:
     dedented = {name: textwrap.dedent(text) for name, text in files.items()}
     return lambda _, workspace: write(workspace, dedented)
@@ -136,7 +148,7 @@ SPOIL_REWARD = """
 def test_a_forged_result_earns_nothing(task: Task, graded: Graded, files: dict[str, str]) -> None:
     if "unittest.py" in files:
         files = {name: text for name, text in files.items() if name != "unittest/__init__.py"}
-    assert graded(task, leaving(files)) == 0.0
+    assert graded(without_twins(task), leaving(files)) == 0.0
 
 
 def test_a_link_where_the_tests_are_laid_is_not_followed(task: Task, graded: Graded, tmp_path: Path) -> None:
@@ -153,10 +165,8 @@ def test_a_link_where_the_tests_are_laid_is_not_followed(task: Task, graded: Gra
 
 
 def hasten(task: Task) -> None:
-    """A file of tests may take a second and a half."""
-    expected = task.tests / "expected.json"
-    told = json.loads(expected.read_text())
-    expected.write_text(json.dumps({**told, "seconds": 1.5}))
+    """A file of tests may take two seconds and a half."""
+    told(task, seconds=2.5)
 
 
 def test_tests_of_a_file_that_hangs_count_as_far_as_they_came(task: Task, graded: Graded) -> None:
@@ -267,4 +277,4 @@ def test_pytest_runs_with_the_hidden_tests_own_settings(pytested: Task, graded: 
     ids="+".join,
 )
 def test_a_result_forged_in_pytest_earns_nothing(pytested: Task, graded: Graded, files: dict[str, str]) -> None:
-    assert graded(pytested, leaving(files)) == 0.0
+    assert graded(without_twins(pytested), leaving(files)) == 0.0

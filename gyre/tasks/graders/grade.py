@@ -100,7 +100,7 @@ class Laid:
         passed = {name for name, outcome in told.items() if outcome == "passed"}
         skipped = {name for name, outcome in told.items() if outcome == "skipped" and self.skips}
         good = {name for name in passed if not self.twins or self._proven(name, turned)}
-        return good - skipped, skipped, len(passed - good)
+        return good, skipped, len(passed - good)
 
     def _proven(self, name: str, turned: dict[str, str]) -> bool:
         """Whether a test that passed has a twin that did not, or can have none."""

@@ -1,0 +1,95 @@
+"""Twins of tests: what passes as it stands fails in them, wherever the assertion is and whatever it looks like."""
+
+import textwrap
+import unittest
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gyre.tasks.graders.twins import Twin
+
+PASSING = [
+    "assert value == 7",
+    "assert 7 == value",
+    "assert value == wanted, 'said'",
+    "assert value",
+    "assert value > 3 and value < 9",
+    "assert value != 8",
+    "assert value in (1, 7)",
+    "assert [value, {'a': value}] == [7, {'a': 7}]",
+    "assert -value == -7",
+    "assert 'é' + name == 'école'  # after a letter of two bytes",
+    "assert b'x' == raw",
+    "assert True == yes",
+    "assert (\n    value\n    == 7\n)",
+    "for each in (1, 2):\n    assert each\nassert value == 7",
+    "if value == 7:\n    return\nassert value == 8",
+    "with self.assertRaises(KeyError):\n    raise KeyError",
+    "'''says'''\nassert value is not None",
+    "self.assertEqual(value, 7)",
+    "self.assertEqual(value, wanted, 'said')",
+    "self.assertEqual(first=value, second=7)",
+    "self.assertTrue(value == 7)",
+    "self.assertFalse(value == 8)",
+    "self.assertIn(value, [7])",
+    "self.assertNotEqual(value, 8)",
+    "self.assertGreater(value, 6)",
+    "self.assertLessEqual(value, 7)",
+    "self.assertAlmostEqual(value / 7, 1.0, places=3)",
+    "self.assertCountEqual([value, 1], [1, 7])",
+    "self.assertDictEqual({'a': value}, {'a': wanted})",
+    "self.assertIsInstance(value, int)",
+    "self.assertIsNone(None)",
+    "self.assertRegex(name, 'c.l')",
+    "@str\ndef inner(): pass\nassert value",
+    "pass",
+]
+
+
+def ends_well(text: str) -> bool:
+    """Whether the one test of a class passes."""
+    known: dict[str, Any] = {"unittest": unittest}
+    exec(compile(text, "test_it.py", "exec"), known)
+    return unittest.TestLoader().loadTestsFromTestCase(known["It"]).run(unittest.TestResult()).wasSuccessful()
+
+
+def whole(body: str, head: str = "") -> str:
+    given = "value, wanted, name, raw, yes = 7, 7, 'cole', b'x', True\n"
+    lines = textwrap.indent(given.replace("\n", "\n"), "        ") + textwrap.indent(body, "        ")
+    return f"class It(unittest.TestCase):\n{head}    def test_it(self):\n{lines}\n"
+
+
+@pytest.mark.parametrize("body", PASSING)
+def test_a_twin_fails_where_its_test_passes(body: str) -> None:
+    twin = Twin(whole(body))
+    assert ends_well(whole(body))
+    assert not ends_well(twin.text), twin.text
+    assert (twin.turned, twin.exempt) == ({"test_it"}, set())
+
+
+@given(st.recursive(st.integers() | st.text() | st.booleans() | st.none() | st.binary(), st.lists, max_leaves=5))
+def test_any_literal_that_is_asked_for_is_another_one_in_the_twin(value: object) -> None:
+    text = (
+        f"class It(unittest.TestCase):\n    def test_it(self):\n        x = {value!r}\n        assert x == {value!r}\n"
+    )
+    assert ends_well(text)
+    assert not ends_well(Twin(text).text)
+
+
+def test_what_is_no_test_is_left_as_it_is() -> None:
+    text = "def helper():\n    assert 1 == 1\n\ndef test_a():\n    assert helper() is None\n"
+    assert Twin(text).text == text.replace("helper() is None", "not (helper() is None)").replace("assert n", "assert n")
+    assert Twin(text, methods_only=True).text == text
+
+
+def test_a_test_that_is_expected_to_fail_has_none() -> None:
+    text = whole("assert value == 8", "    @unittest.expectedFailure\n")
+    twin = Twin(text)
+    assert (twin.text, twin.turned, twin.exempt) == (text, set(), {"test_it"})
+
+
+def test_a_file_that_is_not_python_of_today_is_left_as_it_is() -> None:
+    twin = Twin("print 'old'\n")
+    assert (twin.text, twin.makes_more) == ("print 'old'\n", True)
