@@ -6,7 +6,7 @@ answers are made of them.
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +52,7 @@ class View:
 
 
 Brain = Callable[[View], Calls]
+Fault = Callable[[web.Request], web.StreamResponse | Awaitable[web.StreamResponse]]
 CHECK = [("run_tests", {"files": [{"path": "check.sh", "content": '[ "$(cat out)" = 4 ]\n'}],
                         "command": 'sh "$TESTS_DIR/check.sh"'})]  # fmt: skip
 
@@ -74,14 +75,14 @@ class JudgeServer:
 
     brain: Brain = careful
     url: str = ""
-    faults: list[Callable[[web.Request], web.StreamResponse]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     """Answers that come first, instead of the brain's."""
     bodies: list[Any] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         if (body := await self._body(request)) is None:
-            return self.faults.pop(0)(request)
+            return await self._fault(request)
         CHAT.dump_json(CHAT.validate_python(body), warnings=False)
         messages = body["messages"]
         told = [message["content"] for message in messages[1:] if message["role"] != "assistant"]
@@ -101,7 +102,7 @@ class JudgeServer:
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
         if (body := await self._body(request)) is None:
-            return self.faults.pop(0)(request)
+            return await self._fault(request)
         MESSAGES.dump_json(MESSAGES.validate_python(body), warnings=False)
         users = [message for message in body["messages"] if message["role"] == "user"]
         told = [block.get("text") or block["content"] for message in users for block in message["content"]]
@@ -117,6 +118,10 @@ class JudgeServer:
             "usage": {"input_tokens": 60, "cache_read_input_tokens": 40, "output_tokens": 10},
         }  # fmt: skip
         return web.json_response(Message.model_validate(answer).to_dict())
+
+    async def _fault(self, request: web.Request) -> web.StreamResponse:
+        found = self.faults.pop(0)(request)
+        return found if isinstance(found, web.StreamResponse) else await found
 
     async def _body(self, request: web.Request) -> Any:
         """The request's, kept; None where a fault is next."""

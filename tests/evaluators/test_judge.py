@@ -1,6 +1,7 @@
 """A judge behind both protocols: what counts as its verdict, what bounds it, what the judged work can do about it."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -68,6 +69,12 @@ async def test_reasons_that_are_no_text_are_recorded_as_far_as_they_are(judge: J
     server.brain = lambda view: view.verdict(0.5, reasons="half \ud800 done") if view.turns else CHECK
     found = await judge()
     assert (found.score, found.detail) == (0.5, "half ? done")
+
+
+async def test_reasons_that_speak_to_a_terminal_are_recorded_without_that(judge: Judge, server: JudgeServer) -> None:
+    said = "\x1b[2J\x1b]0;owned\x07 good\u202e\n work \x9b31m"
+    server.brain = lambda view: view.verdict(0.5, reasons=said) if view.turns else CHECK
+    assert (await judge()).detail == "?[2J?]0;owned? good? work ?31m"
 
 
 async def test_a_partial_score_is_taken_as_it_is(judge: Judge, server: JudgeServer) -> None:
@@ -143,12 +150,71 @@ async def test_nobody_at_the_url_is_no_score(judge: Judge) -> None:
 
 @pytest.mark.parametrize(
     "text", ["<html>", "[]", "{}", '{"choices": [], "content": 7}', '{"choices": [{"message": 1}], "content": [1]}',
-             '{"choices": [{"message": {"tool_calls": [7]}}], "content": [{"type": "tool_use"}, 7]}', "null", "\x00"],
+             '{"choices": [{"message": {"tool_calls": [7]}}], "content": [{"type": "tool_use"}, 7]}', "null", "\x00",
+             '{"choices": [{"message": {"tool_calls": 7}}], "content": {"type": "tool_use"}}', "[" * 500_000,
+             '{"choices": ' + "[" * 5000 + "]" * 5000 + "}", "9" * 5000],
 )  # fmt: skip
 async def test_an_answer_that_is_none_is_no_score(judge: Judge, server: JudgeServer, text: str) -> None:
     server.faults = [lambda _: web.Response(text=text, content_type="application/json")]
     found = await judge()
     assert (found.score, found.valid) == (None, False)
+
+
+NESTED = "[" * 900 + "]" * 900
+USAGES = [{"prompt_tokens": -5, "input_tokens": -5}, {"prompt_tokens": 1 << 70, "input_tokens": 1 << 70},
+          {"prompt_tokens": True, "input_tokens": True}, {"prompt_tokens": 1.5, "input_tokens": ""}, [7]]  # fmt: skip
+
+
+@pytest.mark.parametrize("usage", USAGES)
+async def test_tokens_that_are_no_count_are_estimated(judge: Judge, server: JudgeServer, usage: Any) -> None:
+    text = json.dumps({"choices": [{"message": {"content": "Hm."}}], "content": [{"type": "text", "text": "Hm."}],
+                       "usage": usage})  # fmt: skip
+    server.faults = [lambda _: web.Response(text=text, content_type="application/json")] * 3
+    found = await judge(turns=2)
+    assert found.detail == "the judge gave no verdict in 2 answers"
+    assert 500 < found.provenance.tokens < 10_000
+
+
+async def test_an_answer_that_nests_as_deeply_as_can_be_read_is_no_score_at_worst(
+    judge: Judge, server: JudgeServer
+) -> None:
+    deep = f'{{"path": {NESTED}}}'
+    call = {"id": "a", "function": {"name": "read_file", "arguments": deep}}
+    text = json.dumps({"choices": [{"message": {"tool_calls": [call]}}]})[:-1]
+    text += f', "content": [{{"type": "tool_use", "id": "a", "name": "read_file", "input": {deep}}}]}}'
+    server.faults = [lambda _: web.Response(text=text, content_type="application/json")]
+    server.brain = lambda view: view.verdict(0.5) if view.turns > 1 else CHECK
+    found = await judge()
+    assert found.score in (None, 0.5), found
+    assert found.provenance is not None
+
+
+async def test_an_answer_without_end_is_left_where_it_is(judge: Judge, server: JudgeServer) -> None:
+    sent = 0
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while sent < 1 << 30:
+            await response.write(bytes(1 << 16))
+            sent += 1 << 16
+        return response
+
+    server.faults = [stream]
+    found = await judge()
+    assert (found.score, found.detail) == (None, "the judge's answer is malformed: more than 1048576 bytes")
+    assert sent < 64 << 20
+
+
+async def test_nothing_is_unpacked_for_a_server(judge: Judge, server: JudgeServer) -> None:
+    bomb = gzip.compress(bytes(32 << 20))
+    server.faults = [lambda _: web.Response(body=bomb, headers={"Content-Encoding": "gzip"})]
+    found = await judge()
+    assert found.score is None
+    assert "its answer is no JSON" in found.detail
+    assert found.detail.isprintable()
+    assert server.headers[0]["Accept-Encoding"] == "identity"
 
 
 # What counts as a verdict.
@@ -214,6 +280,22 @@ async def test_arguments_that_are_no_json_are_said_and_not_sent_back(work: Work,
     (call,) = server.bodies[1]["messages"][2]["tool_calls"]
     assert call["function"]["arguments"] == "{}"
     assert "Authorization" not in server.headers[0]
+
+
+async def test_a_command_that_cannot_be_one_is_said_and_the_judge_goes_on(judge: Judge, server: JudgeServer) -> None:
+    script: list[Calls] = [[("run_tests", {"files": [{"path": "x", "content": ""}], "command": "tr\0ue"})], CHECK]
+    server.brain = lambda view: script[view.turns] if view.turns < 2 else view.verdict(0.0)
+    assert (await judge()).score == 0.0
+    assert "a command holds no NUL" in json.dumps(server.bodies[1])
+
+
+async def test_a_run_whose_tests_the_work_changed_shows_nothing(judge: Judge, work: Work, server: JudgeServer) -> None:
+    """Where the sandbox lets it: with `process` all is one user's."""
+    work.leaves(out="5", run_sh='echo "exit 0" >"$TESTS_DIR/check.sh"')
+    check = {"path": "check.sh", "content": 'sh ./run.sh; [ "$(cat out)" = 4 ]\n'}
+    cheated = [("run_tests", {"files": [check], "command": 'sh ./run.sh; sh "$TESTS_DIR/check.sh"'})]
+    server.brain = lambda view: view.verdict(1.0 if "exit code 0" in view.told[-1] else 0.0) if view.turns else cheated
+    assert (await judge()).score == 0.0
 
 
 # What bounds it.

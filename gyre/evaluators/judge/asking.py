@@ -12,7 +12,7 @@ from gyre.evaluators.judge.talk import Answer, Dialect, JudgeError, Talk
 
 _TRIES = 5
 _LONGEST_WAIT_SECONDS = 30.0
-_MOST_BYTES = 8 << 20  # of an answer
+_LEAST_BYTES, _TOKEN_BYTES = 1 << 20, 64  # of an answer: this much in any case, or this much for each of its tokens
 _BUSY = {408, 409, 425, 429}
 _OK, _BROKEN = 200, 500
 _BACKOFF = wait_random_exponential(multiplier=0.5, max=_LONGEST_WAIT_SECONDS)
@@ -60,13 +60,13 @@ class Model:
         return self.dialect.answer(found)
 
     async def _asked(self, session: aiohttp.ClientSession, body: bytes) -> Any:
-        headers = {"Content-Type": "application/json", **self.dialect.headers(self.key)}
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self.dialect.headers(self.key)}
         timeout = aiohttp.ClientTimeout(total=self.seconds)
         url = self.url.rstrip("/") + self.dialect.path
         try:
             # A redirect is not followed: the key is for this server.
             async with session.post(url, data=body, headers=headers, timeout=timeout, allow_redirects=False) as got:
-                said = await _content(got)
+                said = await _content(got, max(_LEAST_BYTES, _TOKEN_BYTES * self.most_tokens))
                 status, after = got.status, _after(got.headers.get("Retry-After", ""))
         except TimeoutError as error:
             raise _Busy(f"no answer in {self.seconds:g} s") from error
@@ -82,7 +82,7 @@ class Model:
             raise JudgeError(f"judge at {self.url}: it answered {status}: {start}")
         try:
             return json.loads(said)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise JudgeError(f"judge at {self.url}: its answer is no JSON: {start}") from error
 
     def _shown(self, said: bytes) -> str:
@@ -91,12 +91,13 @@ class Model:
         return " ".join((text.replace(self.key, "<key>") if self.key else text)[:200].split())
 
 
-async def _content(response: aiohttp.ClientResponse) -> bytes:
+async def _content(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """As it came: nothing is unpacked, or a few bytes would fill the memory."""
     found = bytearray()
     async for piece in response.content.iter_chunked(1 << 16):
         found += piece
-        if len(found) > _MOST_BYTES:
-            raise JudgeError(f"the judge's answer is malformed: more than {_MOST_BYTES} bytes")
+        if len(found) > most:
+            raise JudgeError(f"the judge's answer is malformed: more than {most} bytes")
     return bytes(found)
 
 

@@ -35,7 +35,9 @@ class Chat:
         message = mapping(mapping(choices[0] if choices else None, "its first choice").get("message"), "its message")
         text = message.get("content")
         text = text if isinstance(text, str) else ""
-        calls = tuple(_call(mapping(each, "a tool call")) for each in message.get("tool_calls") or ())
+        calls = tuple(
+            _call(mapping(each, "a tool call")) for each in sequence(message.get("tool_calls") or [], "tool_calls")
+        )
         tokens = total(answer.get("usage"), "prompt_tokens", "completion_tokens")
         return Answer(text, calls, tokens, _echo(text, calls))
 
@@ -64,7 +66,7 @@ def _call(call: Json) -> Call:
 def _arguments(written: Any) -> Json | None:
     try:
         found = json.loads(written) if isinstance(written, str) else written
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

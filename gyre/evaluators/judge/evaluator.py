@@ -90,7 +90,9 @@ class JudgeEvaluator:
         except TimeoutError:
             score, detail = None, f"the judge was ended after {seconds:g} s"
         except JudgeError as error:
-            score, detail = None, str(error)
+            score, detail = None, _line(str(error))
+        except RecursionError:
+            score, detail = None, "the judge's answer is malformed: it is nested too deeply"
         except OSError as error:
             score, detail = None, f"the judge cannot look at the work: {error.strerror or error}"
         by = Provenance(
@@ -130,7 +132,7 @@ class Judgement:
         talk = Talk(self.framing.rules(self.limits.guidance), _TOOLS, [Told(words=self.framing.first(task))])
         self._note("system", talk.system)
         self._note("told", self.framing.first(task))
-        async with aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession(auto_decompress=False) as session:
             for left in reversed(range(self.limits.turns)):
                 answer = await self.model.ask(session, talk)
                 self._count(talk, answer)
@@ -202,6 +204,12 @@ class _Refused(ValueError):
     """A verdict that does not count."""
 
 
+def _line(text: str) -> str:
+    """One line for people: what a judge repeats of the work may be meant for a terminal."""
+    words = " ".join(text.encode(errors="replace").decode().split())
+    return "".join(char if char.isprintable() else "?" for char in words)[:500]
+
+
 def _found(given: GiveVerdict) -> tuple[float | None, str]:
-    reasons = " ".join(given.reasons.encode(errors="replace").decode().split())[:500]
+    reasons = _line(given.reasons)
     return (given.score, reasons) if given.valid else (None, f"the judge could not judge it: {reasons}")

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from gyre.errors import GyreError
 
 Json = dict[str, Any]
+_MOST_TOKENS = 1 << 40
 
 
 class JudgeError(GyreError):
@@ -102,6 +103,7 @@ def sequence(value: Any, what: str) -> Sequence[Any]:
 
 
 def total(usage: Any, *names: str) -> int | None:
-    """The sum of a usage's counts; None without any."""
-    counts = [usage[name] for name in names if isinstance(usage.get(name), int)] if isinstance(usage, dict) else []
-    return sum(counts) if counts else None
+    """The sum of a usage's counts; None without any, or where one is no count: what is not counted is estimated."""
+    given = [usage[name] for name in names if usage.get(name) is not None] if isinstance(usage, dict) else []
+    counts = [each for each in given if type(each) is int and 0 <= each < _MOST_TOKENS]
+    return sum(counts) if counts and len(counts) == len(given) else None

@@ -164,6 +164,8 @@ class Workshop:
         return "\n".join(found) or "(nowhere)"
 
     async def _tested(self, wanted: RunTests) -> str:
+        if "\0" in wanted.command:
+            raise ValueError("a command holds no NUL")
         place = self._box / f"run-{self.runs + 1}"
         try:
             tests = await asyncio.to_thread(self._laid, wanted.files, place)
@@ -179,9 +181,12 @@ class Workshop:
             )
             ended = await self._run(errand)
             self.runs += 1
+            changed = await asyncio.to_thread(_changed, wanted.files, tests)
         finally:
             for made in (place, _beside(place)):
                 await self._run.clear(made)
+        if changed:
+            raise ValueError(f"your file {changed} was changed while it ran, so this run shows nothing")
         told = ended.output.decode(errors="replace")[-MOST_CHARACTERS:] or ended.said
         if ended.exit_code is None:
             return f"ended {ended.reason or f'after {self._seconds:g} s'}\n{told}"
@@ -216,6 +221,19 @@ class Workshop:
 def _beside(place: Path) -> Path:
     """Tests lie beside a run's box, so that they can be shown without being writable."""
     return place.with_name(f"{place.name}.tests")
+
+
+def _changed(files: list[TestFile], tests: Path) -> str:
+    """A file of the judge's that is not as it was written; "" when all are. The last of one name counts."""
+    for path, content in {file.path: file.content for file in files}.items():
+        wanted = content.encode(errors="replace")
+        try:
+            with open(os.open(tests / _relative(path), _READ), "rb") as file:  # noqa: PTH123
+                if file.read(len(wanted) + 1) != wanted:
+                    return path
+        except OSError:
+            return path
+    return ""
 
 
 def _relative(name: str) -> PurePosixPath:
