@@ -1,5 +1,6 @@
 """What can be found out about a configuration before anything starts."""
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,19 @@ def _long_run(plan: Plan) -> float:
 
 def _warnings(config: Config, plan: Plan) -> list[str]:
     """What can be kept, but will hardly be meant: one line each, naming field, value and fix."""
+    return [*_harness_away(config), *_idle_satellites(config, plan)]
+
+
+def _harness_away(config: Config) -> list[str]:
+    """A program that this machine has not; where images hold harnesses nothing is known, nor on another machine."""
+    program = config.harness.command[0]
+    if config.sandbox.kind not in ("process", "bubblewrap") or "{" in program or shutil.which(program):
+        return []
+    rule = "no such program here: every execution would fail; install it, or give its path, where runners are"
+    return [f"harness.command = {program}: {rule}"]
+
+
+def _idle_satellites(config: Config, plan: Plan) -> list[str]:
     satellites = plan.kind == "elastic" and plan.cells > 1
     if not (satellites and plan.stream and plan.supply_needed >= plan.groups):
         return []

@@ -47,6 +47,20 @@ def test_a_supply_that_no_satellite_can_find_while_streaming_is_warned_of(overri
     assert bool(_checked(*overrides)["warnings"]) is warned
 
 
+@pytest.mark.parametrize(
+    ("overrides", "warned"),
+    [
+        (['harness.command=["/opt/agents/not-here"]'], True),
+        (['harness.command=["not-on-any-path", "--yolo"]'], True),
+        (['harness.command=["/bin/sh", "-c", "exit"]'], False),
+        (['harness.command=["sh", "-c", "exit"]'], False),
+        ([], False),  # {python}
+    ],
+)
+def test_a_harness_that_this_machine_has_not_is_warned_of(overrides: list[str], warned: bool) -> None:
+    assert ("every execution would fail" in str(_checked(*overrides)["warnings"])) is warned
+
+
 def test_the_warning_names_field_value_and_fix(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[schedule]\nrho_min = 1.0\n")
     arguments = [word for override in SMALL for word in ("--set", override)]
