@@ -1,8 +1,8 @@
 """Events about model calls: request records (stream CALL) and what the proxy does to carry them."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from schemas.base import Digest, Float32s, Int32s, Model, Token, is_none
 from schemas.refs import BlobRef
@@ -83,6 +83,16 @@ class ModelCallRecorded(Model):
     """(I + O, layers, top k) int16, little-endian: of each of the call's own tokens, input then output, the experts
     that every layer took at the position before it, likeliest first; -1 where the engine did not tell (of the first
     token of a root always). None: it told nothing, or the model has no experts."""
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        """Whoever reads a record goes by its tokens: one that tells of some and not of others is no record."""
+        outputs = len(self.output_ids)
+        sampled = 4 * sum(span.tokens for span in self.versions)
+        if len(self.input_ids) % 4 or outputs % 4 or not outputs == len(self.logprobs) == sampled:
+            found = f"output_ids of {outputs} bytes, logprobs of {len(self.logprobs)}, versions of {sampled}"
+            raise ValueError(f"input_ids of {len(self.input_ids)} bytes, {found}: 4 a token, equally many for outputs")
+        return self
 
 
 class DeliveryCorrected(Model):

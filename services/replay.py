@@ -1,7 +1,7 @@
 """Read a run's log again: every decision decided a second time, every outcome audited (`--verify`); how far it was."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from schemas.envelope import Commit
 from schemas.rewards import TreeBuilt
 from schemas.roles import CellLost
 from schemas.runs import EventQuarantined, OfficeTaken, TimerFired
+from schemas.speakers import may_say
 from services.minds import Mind, filters, minds
 from services.office import snapshot_file
 from services.source import Source, messages
@@ -86,10 +87,8 @@ async def verify(source: Source, progress: Callable[[int], None] = lambda _: Non
         if stored.commit is None:
             continue
         verdict.events += len(stored.commit.events)
-        wrong = [each for event in stored.commit.events for each in audit.add(event)]
-        verdict.differences += [
-            f"sequence {stored.sequence} ({stored.commit.producer.service}): {one}" for one in wrong
-        ]
+        who = f"sequence {stored.sequence} ({stored.commit.producer.service})"
+        verdict.differences += [f"{who}: {wrong}" for wrong in _audited(audit, stored.commit)]
         _note_trees(stored.commit, sealed, built)
         second_of = seconds.get(stored.commit.producer.service)
         if second_of is not None and not isinstance(stored.commit.events[0], OBSERVATIONS):
@@ -99,6 +98,13 @@ async def verify(source: Source, progress: Callable[[int], None] = lambda _: Non
         _compare_snapshot(second, kept, verdict, None)
     await _rebuild_trees(source, sealed, built, verdict)
     return verdict
+
+
+def _audited(audit: Audit, commit: Commit) -> Iterator[str]:
+    for event in commit.events:
+        if not may_say(commit.producer.service, event.type):
+            yield f"{event.type} is not for this service to say"
+        yield from audit.add(event)
 
 
 async def _decide_again(

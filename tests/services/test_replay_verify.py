@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from schemas.rewards import TreeBuilt
+from services.reading import heard
 from services.replay import verify
 from services.source import open_source
+from services.tree_view import tree_of
 from tests.services.recorded import RUNS, SMALL
 from tests.services.tampered import Change, Message, event, first, tampered
 
@@ -43,6 +46,11 @@ def without_its_reduction(ev: list[Message], _: list[Message]) -> None:
 
 def of_another_run(ev: list[Message], _: list[Message]) -> None:
     ev[first(ev, "GroupAssigned")][1]["run"] = "another"
+
+
+def in_anothers_place(ev: list[Message], _: list[Message]) -> None:
+    """A cell that assigns a group: it stands on the cell's own subject, in the cell's own name."""
+    ev[first(ev, "CellJoined")][1]["events"] = [event(ev, "GroupAssigned")]
 
 
 def cut(ev: list[Message], _: list[Message]) -> None:
@@ -87,6 +95,7 @@ def with_another_reply(ev: list[Message], calls: list[Message]) -> None:
         (with_another_reply, "CALL holds others than those"),
         (set_to("TreeBuilt", nodes=77), "and another body than was recorded"),
         (of_another_run, "nothing was due"),
+        (in_anothers_place, "(cell): GroupAssigned is not for this service to say"),
         (of_an_unknown_call, "no decision (call nobody is not in the tree"),
         (without_its_body, "no decision (blob 0000"),
     ],
@@ -108,6 +117,19 @@ async def test_what_a_log_must_not_hold_is_a_difference(tmp_path: Path, change: 
 async def test_an_update_is_of_its_batchs_micro_steps_each_once(tmp_path: Path, change: Change, words: str) -> None:
     async with tampered(SMALL, tmp_path, change) as source:
         assert words in "\n".join((await verify(source)).differences)
+
+
+async def test_a_tree_is_drawn_with_its_own_leaves_where_the_recorded_ones_are_none_of_it(tmp_path: Path) -> None:
+    async with tampered(BABBLE, tmp_path, of_an_unknown_call) as source:
+        built = [
+            each
+            async for stored in heard(source.ev)
+            for each in (stored.commit.events if stored.commit else ())
+            if isinstance(each, TreeBuilt)
+        ]
+        found = await tree_of(source, built[0].execution)
+    assert found["leaves"]
+    assert {each["id"] for each in found["leaves"]} <= {each["call"] for each in found["nodes"]}
 
 
 @pytest.mark.parametrize("name", ["small", "dying-cell", "crashing-tests"])
