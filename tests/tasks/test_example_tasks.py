@@ -56,6 +56,24 @@ def test_an_emptied_workspace_is_graded_zero_and_not_an_error(task: Task, graded
     assert graded(task, emptied) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("name", "script", "earned"),
+    [
+        ("fix-greeting-script", 'echo "Hello, $1!"; [ "$1" != Bob ] || sleep 600', 0.5),
+        ("fix-backup-script", 'mkdir "$2"; echo x >"$2/x.bak"; setsid sleep 20 & while :; do :; done', 0.3),
+    ],
+)
+def test_work_that_hangs_loses_what_it_hangs_in(graded: Graded, name: str, script: str, earned: float) -> None:
+    """Tests that were ended at their deadline would have no score, and hanging would be better than failing."""
+    task = next(task for task in TASKS if task.name == name)
+    (file,) = (path.name for path in task.environment.glob("*.sh"))
+
+    def hang(_: Task, workspace: Path) -> None:
+        (workspace / file).write_text(script)
+
+    assert graded(task, hang) == earned
+
+
 def test_part_of_the_work_earns_part_of_the_reward(graded: Graded) -> None:
     task = next(task for task in TASKS if task.name == "csv-sum")
     assert graded(task, half_summed) == 0.5
