@@ -1,9 +1,11 @@
 """What attacks cost the neighbours, and what a sandbox costs to start: `python -m benchmarks.sandbox_attacks`.
 
-A neighbour does a fixed piece of work in the same sandbox, alone and while each attack goes on beside it. On a machine
-with as many processors as there are attackers and neighbours the ratio should be near 1; with fewer, an attacker that
-computes takes its fair share, and the first column says how much a harmless command that computes takes in its place.
-Times are medians of several rounds; run it on a quiet machine.
+A neighbour does a fixed piece of work in the same sandbox: alone, and while each attack goes on beside it. The two
+alternate, and each round's ratio is to the quiet measurements right before and after it, so that a machine that grows
+warm, or busy, tells on both. "noise" is how far quiet measurements lie apart: a ratio within it says nothing. On a
+machine with as many processors as there are attackers and neighbours ratios should be near 1; with fewer, an attacker
+that computes takes its fair share, as the harmless command that computes does. Times are medians of several rounds;
+run it on a quiet machine. The table can be pasted into docs/sandboxes.md.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from gyre.sandboxes.port import Command, SandboxError
@@ -57,9 +59,23 @@ async def beside(stand: Stand, folder: Path, script: str) -> float:
             await attacking
 
 
-async def median(rounds: int, measured: Callable[[], Awaitable[float]]) -> float:
-    """Of several measurements."""
-    return statistics.median([await measured() for _ in range(rounds)])
+async def interleaved(
+    rounds: int, quiet: Callable[[], Awaitable[float]], loud: Mapping[str, Callable[[], Awaitable[float]]]
+) -> tuple[list[float], dict[str, float]]:
+    """Quiet measurements, and for each loud one the median of its ratios to the quiet ones around it."""
+    quiets, ratios = [await quiet()], dict[str, list[float]]()
+    for label in [label for _ in range(rounds) for label in loud]:
+        taken = await loud[label]()
+        quiets.append(await quiet())
+        ratios.setdefault(label, []).append(taken / statistics.mean(quiets[-2:]))
+    return quiets, {label: statistics.median(found) for label, found in ratios.items()}
+
+
+def spread(times: Sequence[float]) -> str:
+    """Where the middle eight tenths of the ratios of times to their median lie."""
+    middle = statistics.median(times)
+    low, *_, high = statistics.quantiles([each / middle for each in times], n=10)
+    return f"{low:.2f}-{high:.2f}"
 
 
 async def starts(stand: Stand, folder: Path, reach: str) -> float:
@@ -74,23 +90,25 @@ async def starts(stand: Stand, folder: Path, reach: str) -> float:
     return (time.perf_counter() - began) / STARTS
 
 
-async def measure(kind: str, rounds: int) -> dict[str, float]:
+async def measure(kind: str, rounds: int) -> dict[str, str]:
     """Ratios of a neighbour's time by attack, and milliseconds of a start, with and without something to reach."""
     stand = make(kind)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = {
-            "start, ms": 1000 * await starts(stand, folder / "one", ""),
-            "start with reach, ms": 1000 * await starts(stand, folder / "two", "http://127.0.0.1:9"),
-        }
-        quiet = await median(rounds, functools.partial(neighbour, stand, folder))
-        found["quiet neighbour, s"] = quiet
-        scripts = {"harmless": HARMLESS, **{attack.name: attack.script for attack in GREEDY}}
-        for label, script in scripts.items():
-            taken = await median(rounds, functools.partial(beside, stand, folder, script))
-            found[f"beside: {label}"] = taken / quiet
+        one = 1000 * await starts(stand, folder / "one", "")
+        two = 1000 * await starts(stand, folder / "two", "http://127.0.0.1:9")
+        scripts = {"a harmless command that computes": HARMLESS}
+        scripts |= {attack.name: attack.script for attack in GREEDY}
+        loud = {label: functools.partial(beside, stand, folder, script) for label, script in scripts.items()}
+        quiets, ratios = await interleaved(rounds, functools.partial(neighbour, stand, folder), loud)
     await stand.sandbox.close()
-    return found
+    return {
+        "start and end of nothing, ms": f"{one:.1f}",
+        "the same with something to reach, ms": f"{two:.1f}",
+        "quiet neighbour, s": f"{statistics.median(quiets):.3f}",
+        "noise: quiet neighbours, ratio to their median": spread(quiets),
+        **{f"neighbour beside: {label}": f"{ratio:.2f}" for label, ratio in ratios.items()},
+    }
 
 
 def main() -> None:
@@ -107,7 +125,7 @@ def main() -> None:
     print("| | " + " | ".join(found) + " |")
     print("|---|" + "---|" * len(found))
     for label in next(iter(found.values())):
-        print(f"| {label} | " + " | ".join(f"{figures[label]:.2f}" for figures in found.values()) + " |")
+        print(f"| {label} | " + " | ".join(figures[label] for figures in found.values()) + " |")
 
 
 if __name__ == "__main__":

@@ -87,8 +87,9 @@ class Local:
         process.poll()
         self._orphans.leaders.discard(process.pid)
         for pause in _SWEEP_PAUSES:  # one that cannot be killed yet (in the kernel) is left after ten seconds
+            lively = group.kill() if group else False  # first: from then on nothing more is started in it
             found = self._orphans.sweep(process.pid, command.box)
-            if not (group.kill() if group else False) and not found:
+            if not lively and not found:
                 return
             await asyncio.sleep(pause)
 
