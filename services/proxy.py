@@ -34,7 +34,7 @@ from services.hearing import snapshot_file
 from services.place import Place
 from services.proxy_calls import Calls
 from services.proxy_draw import Engines
-from services.proxy_http import proxy_app
+from services.proxy_http import OneLine, proxy_app
 from services.proxy_moves import Connect, Moves
 from services.proxy_routes import RouteSpeech
 from services.proxy_world import ADAPTER, World
@@ -140,7 +140,13 @@ async def serve_proxy(
     following = asyncio.create_task(world.follow())
     ready = asyncio.create_task(world.caught_up())
     app = proxy_app(world, calls, ready, settings.context_tokens, settings.keep_alive_seconds)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+    runner = web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        logger=OneLine(logging.getLogger("aiohttp.server")),
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+    )
     try:
         await runner.setup()
         await _listen(runner, settings)

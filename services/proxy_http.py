@@ -8,7 +8,8 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
 
 from aiohttp import web
 
@@ -27,7 +28,17 @@ from services.proxy_world import World
 MAX_BODY_BYTES = 64 * 2**20
 JSON = "application/json"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_MOST_WORDS = 200
 _LOG = logging.getLogger(__name__)
+
+
+class OneLine(logging.LoggerAdapter[logging.Logger]):
+    """What a client sends that is no HTTP is worth a line in the log, and not the trace of its reader."""
+
+    def process(self, msg: str, kwargs: MutableMapping[str, Any]) -> tuple[str, MutableMapping[str, Any]]:
+        """Put the error behind the message."""
+        error = kwargs.pop("exc_info", None)
+        return f"{msg}: {' '.join(str(error or '').split())[:_MOST_WORDS].replace('%', '%%')}", kwargs
 
 
 def proxy_app(

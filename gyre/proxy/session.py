@@ -14,8 +14,9 @@ from gyre.proxy.adapters.port import Adapter
 from gyre.proxy.drawn import Drawn, cut
 from gyre.proxy.errors import PromptTooLong
 from gyre.proxy.exchange import Asked
+from gyre.proxy.huge import refuse_huge
 from gyre.proxy.match import Histories, Place, Point, same
-from gyre.proxy.normalise import Message, dump, load
+from gyre.proxy.normalise import Message, canonical, dump, load
 from gyre.proxy.paths import Paths
 from gyre.proxy.placing import placed
 from gyre.proxy.plan import Limits, Plan
@@ -202,7 +203,12 @@ class Session:
         if least > self._limits.context_tokens:
             raise PromptTooLong(least, self._limits.context_tokens)
         root = self._roots.of(asked.messages, asked.tools)
-        return root, self._histories.walk(root, asked.messages, thread)
+        points = self._histories.walk(root, asked.messages, thread)
+        new = asked.messages[len(points) - 1 :]
+        texts = [text for each in new for text in (each.content.strip(), *(call.arguments for call in each.calls))]
+        tools = [canonical(tool) for tool in asked.tools] if len(points) == 1 else []
+        refuse_huge(self._template.model.encode, (*texts, *tools), self._limits.context_tokens)
+        return root, points
 
     def _limit(self, asked: Asked) -> int:
         """Most tokens of the answer."""
