@@ -20,6 +20,7 @@ ENTER = Path(__file__).with_name("enter.py")
 _NAME = "door"
 _MOST_CONNECTIONS = 64
 _PIECE = 1 << 16
+_AGAIN_SECONDS = 0.1
 _BREATH_SECONDS = 0.001  # after each full piece on its way out, of all connections: a flood leaves time to others
 
 
@@ -71,7 +72,12 @@ async def _serve(waiting: socket.socket, door: Path, target: tuple[str, int]) ->
         async with asyncio.TaskGroup() as group:
             while True:
                 await room.acquire()
-                connection, _ = await loop.sock_accept(listener)
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except OSError:  # no descriptor is left just now: who calls waits for one, or calls again
+                    room.release()
+                    await asyncio.sleep(_AGAIN_SECONDS)
+                    continue
                 task = group.create_task(_forward(connection, target, breath))
                 task.add_done_callback(lambda _: room.release())
 

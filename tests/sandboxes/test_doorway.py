@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -62,6 +63,47 @@ async def test_where_nothing_answers_the_connection_ends_and_the_next_one_is_ser
             assert await reader.read() == b""
             writer.close()
             await writer.wait_closed()
+
+
+async def test_a_doorway_outlives_a_lack_of_descriptors(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with serving(echo) as reach, doorway(reach, tmp_path) as door:
+        port = await asyncio.to_thread(enter, door)
+        assert await said_back(port, b"there?") == b"there?"
+        with socket.socket() as caller:
+            caller.setblocking(False)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+            try:
+                with contextlib.suppress(ConnectionError):  # some kernels drop what cannot be accepted
+                    await asyncio.get_running_loop().sock_connect(caller, ("127.0.0.1", port))
+                await asyncio.sleep(0.05)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert await said_back(port, b"still there?") == b"still there?"
+
+
+async def said_back(port: int, said: bytes) -> bytes:
+    async with asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(said)
+        writer.write_eof()
+        found = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    return found
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\0" * 70_000, b"GET / HT", b"CONNECT host:22 HTTP/1.1\r\n\r\n", b"\x16\x03\x01"]
+)
+async def test_whatever_is_said_is_passed_on_and_leaves_the_doorway_open(tmp_path: Path, said: bytes) -> None:
+    async with serving(echo) as reach, doorway(reach, tmp_path) as door:
+        port = await asyncio.to_thread(enter, door)
+        for _ in range(3):  # left in the middle, with what was written unread: the connection is reset
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            writer.transport.abort()
+        assert await said_back(port, said) == said
 
 
 async def test_connections_beyond_the_most_wait_for_others_to_end(tmp_path: Path) -> None:
