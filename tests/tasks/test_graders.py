@@ -161,6 +161,7 @@ def test_a_link_where_the_tests_are_laid_is_not_followed(task: Task, graded: Gra
         (workspace / "loop").symlink_to("loop")
 
     assert graded(task, link) == 1.0
+    assert graded(told(task, remove=[]), link) == 1.0
     assert list(outside.iterdir()) == []
 
 
@@ -176,7 +177,7 @@ def test_tests_of_a_file_that_hangs_count_as_far_as_they_came(task: Task, graded
 
 def test_results_that_do_not_bear_the_mark_are_not_heard(task: Task, graded: Graded) -> None:
     hasten(task)
-    assert graded(task, leaving({"thing.py": WRITE_RESULTS})) == 0.0
+    assert graded(without_twins(task), leaving({"thing.py": WRITE_RESULTS})) == 0.0
 
 
 def test_modes_of_the_agents_files_are_no_hindrance(task: Task, graded: Graded) -> None:
