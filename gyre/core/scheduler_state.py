@@ -113,7 +113,7 @@ def evolve(plan: Plan, state: Scheduler, sequence: int, event: Event) -> Schedul
         )
         if kind not in _SUPPLY:
             return folded
-    elif kind is CellRegistered and event.cell >= plan.cells + plan.standalone:
+    elif isinstance(event, CellRegistered) and event.cell >= plan.cells + plan.standalone:
         return state  # no cell of this run: it has no place in C_R, and its number no bit
     elif (handler := _HANDLERS.get(kind)) is not None:
         folded = replace(handler(state, event), cause=cause)
