@@ -70,8 +70,7 @@ def proxy_app(
         try:
             send = _streamed if asked.stream else _whole
             response = await send(request, PROTOCOLS[api], asked, job, keep_alive_seconds)
-            if await _open_still(request):
-                calls.confirm(job)
+            calls.confirm(job)
         finally:
             calls.leave(job)
         return response
@@ -81,14 +80,16 @@ def proxy_app(
     return app
 
 
-async def _open_still(request: web.Request) -> bool:
-    """Whether the client was there to receive what was written to the last byte: that is all that HTTP can know.
+async def _await_client(request: web.Request) -> None:
+    """Raise `ConnectionResetError` where the client hung up before its answer is written.
 
-    The event loop is let look at the connection once, so that a client that hung up before is heard of.
+    The event loop is let look at the connection first. Afterwards nobody could tell: a client that has read everything
+    may close at once. What is written from here on without an error counts as received: HTTP cannot know more.
     """
     for _ in range(2):
         await asyncio.sleep(0)
-    return request.transport is not None and not request.transport.is_closing()
+    if request.transport is None or request.transport.is_closing():
+        raise ConnectionResetError("the client hung up before its answer")
 
 
 async def _streamed(
@@ -105,15 +106,17 @@ async def _streamed(
         while not (await asyncio.wait((answering,), timeout=every))[0]:
             await response.write(protocol.keep_alive(asked, opened, beats))
             beats += 1
-        for event in protocol.events(asked, _reply(opened, answering.result()), beats):
+        *events, last = protocol.events(asked, _reply(opened, answering.result()), beats)
+        await _await_client(request)
+        for event in events:
             await response.write(event)
     except ConnectionError:
         raise
     except Exception as error:  # noqa: BLE001 (a stream that breaks off may pass for an answer)
-        await response.write(protocol.error_event(asked, opened, beats, _refusal(error)))
+        last = protocol.error_event(asked, opened, beats, _refusal(error))
     finally:
         answering.cancel()
-    await response.write_eof()
+    await response.write_eof(last)
     return response
 
 
@@ -136,6 +139,7 @@ async def _whole(
         raise ConnectionResetError(str(error)) from error
     finally:
         answering.cancel()
+    await _await_client(request)
     if not response.prepared:
         response = web.Response(body=body, content_type=JSON)
         await response.prepare(request)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import struct
+import threading
 from typing import Any
 
 import pytest
@@ -156,6 +157,34 @@ async def test_an_answer_read_to_its_last_byte_is_delivered_and_the_same_request
         assert (await client.reply(token, [SYSTEM, TASK]))["content"] == "two"
     assert not [event for event in await called(rig) if isinstance(event, DeliveryCorrected)]
     assert all(record.delivered for record in await rig.records())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_is_delivered_to_a_client_that_closes_before_the_proxy_looks_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    write_eof, gone = web.StreamResponse.write_eof, threading.Event()
+
+    async def outrun(response: web.StreamResponse, data: bytes = b"") -> None:
+        await write_eof(response, data)
+        assert gone.wait(30)  # the client is quicker than this process
+
+    monkeypatch.setattr(web.StreamResponse, "write_eof", outrun)
+    await rig.register(0, Cell(["one", "two"]))
+    token = await rig.launch()
+
+    def read_and_close(url: str) -> None:
+        raw, found = Raw(url), b""
+        raw.ask(token, stream=stream)
+        while not found.endswith(b"0\r\n\r\n" if stream else b"}"):
+            found += raw.socket.recv(65536)
+        raw.close()
+        gone.set()
+
+    async with rig.proxy() as client:
+        await asyncio.to_thread(read_and_close, client.url)
+        assert (await client.reply(token, [SYSTEM, TASK]))["content"] == "two"
+    assert not [event for event in await called(rig) if isinstance(event, DeliveryCorrected)]
 
 
 async def test_of_two_clients_of_one_answer_the_one_that_stays_makes_it_delivered(
