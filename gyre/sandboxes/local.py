@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gyre.sandboxes.groups import ENTER, Group, Groups
@@ -18,6 +19,7 @@ from gyre.sandboxes.port import NO_CORE, Command, Ended, Ending, Limits, Sandbox
 from gyre.sandboxes.watch import Watch
 
 _USERS = 4  # the kernel counts all processes of a user, also those of other commands; root's it does not count
+_ROOM_BYTES = 1 << 30  # what threads of this process may take while one starts: an arena each
 _KILL_SECONDS = 10.0  # a killed process goes at once, unless the kernel holds it
 _AGAIN_PAUSES = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 4.0)
 _SWEEP_PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, *(1.0,) * 9)
@@ -110,7 +112,7 @@ class Local:
         entering = ("/bin/sh", "-c", ENTER, "gyre", *group.entries, "--") if group else ()
         inherited = {} if launch.own_limits else bounded(self.limits)
         try:
-            with _inherited({kind: each for kind, each in inherited.items() if kind != resource.RLIMIT_NOFILE}):
+            with _inherited(_bearable(inherited)):
                 process = subprocess.Popen(
                     (*entering, *launch.arguments),
                     cwd=command.folder,
@@ -200,12 +202,21 @@ def _harden(pid: int, limits: dict[int, int]) -> None:
             resource.prlimit(pid, kind, (limit, limit))
 
 
+def _bearable(limits: dict[int, int]) -> dict[int, int]:
+    """Those that this process can be under while it starts another; the rest is given as soon as that one is there.
+
+    Starting opens files, and other threads take memory meanwhile: limits may be lower than what this process has.
+    """
+    hard = {resource.RLIMIT_NOFILE}
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])  # of data and stacks
+    if limits.get(resource.RLIMIT_DATA, 0) < pages * resource.getpagesize() + _ROOM_BYTES:
+        hard.add(resource.RLIMIT_DATA)
+    return {kind: limit for kind, limit in limits.items() if kind not in hard}
+
+
 @contextlib.contextmanager
 def _inherited(limits: dict[int, int]) -> "Iterator[None]":
-    """What is started in here begins under these limits, which are ours too for that instant.
-
-    One of open files cannot be given so: it may be lower than what this process has open, and starting opens more.
-    """
+    """What is started in here begins under these limits, which are ours too for that instant."""
     own = {kind: resource.getrlimit(kind) for kind in limits}
     try:
         for kind, limit in limits.items():

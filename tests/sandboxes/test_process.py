@@ -167,6 +167,15 @@ async def test_no_file_grows_beyond_its_limit(tmp_path: Path, sandbox: ProcessSa
     assert (tmp_path / "ws/big").stat().st_size <= 8 << 20
 
 
+async def test_a_process_starts_commands_under_less_memory_than_it_has_itself(tmp_path: Path) -> None:
+    sandbox = ProcessSandbox(Limits(memory_bytes=32 << 20))
+    held = bytearray(48 << 20)
+    large = {f"LARGE_{place}": "x" * 120_000 for place in range(15)}  # starting it takes memory
+    for _ in range(5):
+        ended = await sandbox.run(command(tmp_path, "/bin/sh", "-c", "echo ${#LARGE_14}; ulimit -d", **large))
+        assert (ended.ending, ended.output) == ("exited", b"120000\n32768\n"), len(held)
+
+
 async def test_a_box_that_fills_up_ends_its_command(tmp_path: Path, sandbox: ProcessSandbox) -> None:
     script = "for n in 1 2 3; do head -c 2000000 /dev/zero >$n; done; sleep 300"
     ended = await sandbox.run(command(tmp_path, "/bin/sh", "-c", script))

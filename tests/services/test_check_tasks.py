@@ -46,7 +46,7 @@ def outward(folder: Path) -> None:
         (lambda folder: harbor_folder(folder / "bad"), "needs image a:1, which sandbox.kind = process has not; set it"),
         (
             lambda folder: harbor_folder(folder / "bad", "", "FROM a\nRUN make\n"),
-            "write environment.docker_image = NAME",
+            "which sandbox.kind = process has not; set it to docker, or gyre.needs_image = false in the task's",
         ),
         (hostile_archive, "entry '../../out-of-it' leads out of it; make the archive again without it"),
         (linked_out, "links to a place outside the task folder"),

@@ -188,7 +188,7 @@ CHANGES: Told = [
 def test_roles_last_as_long_as_in_the_timeline_of_the_same_log(warehouse: Warehouse, ask: Ask, told: Told) -> None:
     run = f"told{len(told)}"
     for place, (seconds, event) in enumerate(told, start=1):
-        warehouse.insert(lines(run, "EV", place, "ev", COMMIT.dump_json(committed(run, seconds, event))))
+        warehouse.insert(lines(run, "EV", place, f"ev.{run}.control", COMMIT.dump_json(committed(run, seconds, event))))
     sums: dict[int, dict[str, float]] = {}
     for row in ask("SELECT cell, standing, sum(seconds) AS s FROM roles WHERE run = {run:String} GROUP BY ALL", run):
         if row["s"]:
