@@ -185,9 +185,11 @@ from urllib.parse import urlsplit
 with socket.create_connection((urlsplit(os.environ["URL"]).hostname, urlsplit(os.environ["URL"]).port), 10) as calling:
     calling.sendall(b"through\\n"); print(calling.makefile().read())
 """
+    long = tmp_path / ("d" * 100) / ("e" * 100)  # longer than the address of a Unix socket may be
+    long.mkdir(parents=True)
     async with server:
         command = stand.command(
-            tmp_path / "box", script, reach=reach, environment={"URL": stand.sandbox.address(f"{reach}/v1")}
+            long / "box", script, reach=reach, environment={"URL": stand.sandbox.address(f"{reach}/v1")}
         )
         ended = await stand.sandbox.run(command)
     assert ended.last_line == "reached through", ended
