@@ -5,6 +5,8 @@ PIP_ARGS ?=
 EXTRAS ?= dev,torch,analytics,chdb,smollm2,plot,otel
 BIN := .venv/bin
 PACKAGES := schemas bus gyre services
+# Hundreds of processes import the same modules: their bytecode is kept, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test lint format types imports check test-harnesses test-backends test-compose events pictures smollm2 clean
 
