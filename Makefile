@@ -4,7 +4,6 @@ PYTHON ?= python3
 PIP_ARGS ?=
 EXTRAS ?= dev,torch,analytics,chdb,smollm2,plot,otel
 BIN := .venv/bin
-PACKAGES := schemas bus gyre services
 # Hundreds of processes import the same modules: their bytecode is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
