@@ -26,7 +26,7 @@ def task(path: Path, *, tests: str = "", solve: str = "echo done >out", toml: st
 
 def told(gyre: Gyre, source: Path, *options: str, code: int = 0) -> Any:
     result = gyre("tasks", "validate", source, "--json", *SHARED, *options)
-    assert result.exit_code == code, (result.output, result.exception)
+    assert result.exit_code == code, f"{result.output}\n{result.exception!r}"  # a tuple would be cut
     return json.loads(result.stdout)
 
 
