@@ -36,9 +36,9 @@ class Parameters:
         return {key: self._value(key, given) for key in self._parameters}
 
     def swap(self, values: dict[int, Tensor]) -> None:
-        """Use prepared values from now on."""
+        """Use prepared values from now on: taken out of `values`, which a thread's end may hold a little longer."""
         for key, parameter in self._parameters.items():
-            parameter.data = values[key]
+            parameter.data = values.pop(key)
 
     def free(self) -> None:
         """Give the parameters' memory back; the model cannot compute until `swap`."""

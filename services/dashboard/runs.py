@@ -1,6 +1,7 @@
 """Which runs there are, and those that somebody looks at: followed while they are, and a few for a while after."""
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,14 @@ class Runs:
         """Name, whether it has its archive, and when it was begun; the newest first."""
         if self._one is not None:
             return [{"run": self._one, "finished": None, "began": None}]
-        notes = sorted(self._folder.glob(f"*/{NOTE}"), key=lambda path: path.stat().st_mtime, reverse=True)
+        began = dict[Path, float]()
+        for note in self._folder.glob(f"*/{NOTE}"):
+            with contextlib.suppress(FileNotFoundError):  # removed just now
+                began[note.parent] = note.stat().st_mtime
+        newest = sorted(began, key=began.__getitem__, reverse=True)[:LISTED]
         return [
-            {
-                "run": note.parent.name,
-                "finished": (note.parent / f"{note.parent.name}.jsonl.zst").is_file(),
-                "began": note.stat().st_mtime,
-            }
-            for note in notes[:LISTED]
+            {"run": run.name, "finished": (run / f"{run.name}.jsonl.zst").is_file(), "began": began[run]}
+            for run in newest
         ]
 
     def watch(self, name: str) -> Watch:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -212,3 +213,25 @@ def test_the_commands_say_what_to_do(tmp_path: Path) -> None:
         assert result.exit_code == 1
         assert said in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+COMES_AND_GOES = """
+import os, sys
+while True:
+    for change in (lambda run: open(run + "/run.json", "w").close(), lambda run: os.unlink(run + "/run.json")):
+        for number in range(200):
+            change(f"{sys.argv[1]}/{number}")
+"""
+
+
+def test_runs_that_are_removed_while_they_are_listed_are_left_out(tmp_path: Path) -> None:
+    for number in range(200):
+        (tmp_path / str(number)).mkdir()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/run.json").touch()
+    with subprocess.Popen([sys.executable, "-c", COMES_AND_GOES, str(tmp_path)]) as busy:
+        try:
+            for _ in range(100):
+                assert "kept" in {each["run"] for each in Runs(None, tmp_path).listed()}
+        finally:
+            busy.kill()

@@ -1,5 +1,6 @@
 """The torch engine step by step: what joins, leaves, is reused or recomputed never changes a log-probability."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -161,6 +162,14 @@ def test_new_weights_take_over_between_two_tokens(family: Family, full_logprobs:
         torch.testing.assert_close(logprobs[:before], under_old[:before], atol=1e-4, rtol=0)
         torch.testing.assert_close(logprobs[before:], under_new[before:], atol=1e-4, rtol=0)
         assert not torch.allclose(under_old, under_new, atol=0.1)
+
+
+def test_prepared_weights_are_held_by_their_model_alone_once_they_are_in_use(llama: Llama) -> None:
+    parameters = Parameters(llama(0))
+    values = parameters.prepare(llama(1).state_dict())  # a thread that has just given them keeps them for a moment
+    held = [weakref.ref(value) for value in values.values()]
+    parameters.swap(values)
+    assert not any(value() for value in held)
 
 
 def test_new_weights_also_restart_a_prefill_under_way(llama: Llama, full_logprobs: Full) -> None:

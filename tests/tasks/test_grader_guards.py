@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -253,3 +255,33 @@ def test_a_named_test_counts_however_it_came_about(tmp_path: Path, graded: Grade
     (task,) = bring(str(tmp_path / "source"), tmp_path / "tasks")
     (task.tests / "lay/test_halves.py").write_text(made)
     assert graded(task, lambda _, workspace: write(workspace, {"halves.py": FIXED})) == 1.0
+
+
+BUSY = """
+    import os, sys
+    while True:
+        for number in range(2000):
+            os.mkdir(f"{sys.argv[1]}/{number}")
+        for number in range(2000):
+            os.rmdir(f"{sys.argv[1]}/{number}")
+    """
+
+
+def test_folders_that_come_and_go_beside_the_tests_take_nothing_from_honest_work(
+    tmp_path: Path, graded: Graded
+) -> None:
+    task = brought(tmp_path, tests={"test_one": ONE})
+    others = [sys.executable, "-c", textwrap.dedent(BUSY), str(task.tests.parent)]
+    with subprocess.Popen(others) as busy:
+        try:
+            assert [graded(task, leaving(RIGHT)) for _ in range(3)] == [1.0] * 3
+        finally:
+            busy.kill()
+
+
+def test_a_run_that_never_began_is_no_verdict_on_the_work(tmp_path: Path, graded: Graded) -> None:
+    task = told(brought(tmp_path), seconds=0.001)
+    with pytest.raises(subprocess.CalledProcessError) as ended:
+        graded(task, leaving(RIGHT))
+    assert ended.value.returncode == 125
+    assert not (tmp_path / "reward.txt").exists()

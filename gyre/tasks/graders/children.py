@@ -47,7 +47,10 @@ def listen(command: list[str], work: Path, mark: str, seconds: float) -> tuple[l
 
 
 def drained(ear: int, process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bool]:
-    """All that comes until the process has ended, whoever else holds the other end of the pipe."""
+    """All that comes until the process has ended, whoever else holds the other end of the pipe.
+
+    Of a flood its first line, which says that it began.
+    """
     body = b""
     with selectors.DefaultSelector() as selector:
         selector.register(ear, selectors.EVENT_READ)
@@ -57,7 +60,7 @@ def drained(ear: int, process: subprocess.Popen[bytes], deadline: float) -> tupl
                 chunk = os.read(ear, 1 << 16)
                 body += chunk
                 if len(body) > MOST_BYTES:
-                    return b"", False
+                    return body.partition(b"\n")[0], False
                 if not chunk:
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(max(0.0, deadline - time.monotonic()))

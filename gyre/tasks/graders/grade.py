@@ -191,7 +191,6 @@ def run_all(wanted: dict[str, Any], root: Path, laid: Laid, *, twin: bool) -> tu
         found, note = run_file(wanted, place, work, file)
         outcomes.update(found)
         notes += [f"{file}: {note}"] if note else []
-    children.kill_descendants()
     shutil.rmtree(place, ignore_errors=True)
     return outcomes, notes
 
@@ -210,12 +209,15 @@ def run_file(wanted: dict[str, Any], root: Path, work: Path, file: str) -> tuple
     lines, late = children.listen(
         [sys.executable, "-I", "-B", str(HERE / "run_tests.py"), *words], work, mark, wanted["seconds"]
     )
+    children.kill_descendants()  # what this file's tests left cannot meddle with the next one's
+    if mark not in lines:
+        raise RuntimeError(f"{file}: its run did not begin, which is no fault of the work")
     for name in canaries:
         remove(work / name)
     outcomes: dict[str, str] = {}
     for line in lines:
         said, _, rest = line.partition(" ")
-        if said == mark:
+        if said == mark and rest:
             outcome, _, name = rest.partition(" ")
             outcomes[json.loads(name)] = outcome
     control = [[f"{name}::{test}" for test in CANARIES[wanted["runner"]]] for name in canaries]

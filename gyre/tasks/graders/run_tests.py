@@ -1,8 +1,8 @@
 """Runs files of tests and says each test's outcome on a pipe: `python3 -I run_tests.py RUNNER ROOT CONFIG FILE...`.
 
 RUNNER is pytest or unittest, ROOT the folder that holds the files, CONFIG a pytest configuration. Standard input holds
-the word that marks our lines; environment variable RESULTS is the number of the pipe. Both are read, the runner is
-imported, and the folder of the tests is closed to this process, before anything below ROOT can be imported.
+the word that marks our lines; environment variable RESULTS is the number of the pipe. Both are read, and the folder of
+the tests is closed to this process, before anything below ROOT can be imported; a line of the word alone says so.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import struct
 import sys
 import traceback
 import unittest
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +33,14 @@ class Speaker:
     """Says outcomes; what it needs is bound when it is made, so that later changes to modules don't reach it."""
 
     def __init__(self, pipe: int, mark: str) -> None:
-        """Take over the pipe."""
+        """Take over the pipe, and say that the work is let in from now on."""
         write, dumps = os.write, json.dumps
 
         def say(name: str, outcome: str) -> None:
             write(pipe, f"{mark} {outcome} {dumps(name)}\n".encode())
 
         self.say = say
+        write(pipe, f"{mark}\n".encode())
 
 
 class Outcomes(unittest.TestResult):
@@ -147,7 +149,10 @@ def close(folder: Path) -> None:
     told = struct.pack("=QQQ", READ_FILE | READ_FOLDER, 0, SIGNALS)[: 24 if version >= SCOPES_SINCE else 8]
     ruleset = libc.syscall(CREATE_RULESET, told, ctypes.c_size_t(len(told)), 0)
     for path in beside(folder):
-        found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:  # others' files come and go
+            continue
         mode = os.fstat(found).st_mode
         if not stat.S_ISLNK(mode):
             access = READ_FILE | READ_FOLDER if stat.S_ISDIR(mode) else READ_FILE
@@ -162,7 +167,7 @@ def beside(folder: Path) -> Iterator[str]:
     """Everything that is not on the way to a folder: together with that, all there is."""
     for inner in (folder, *folder.parents):
         if inner.parent != inner:
-            with os.scandir(inner.parent) as entries:
+            with suppress(PermissionError), os.scandir(inner.parent) as entries:  # of another user's folder: nothing
                 yield from (entry.path for entry in entries if entry.name != inner.name)
 
 
@@ -177,12 +182,13 @@ def with_pytest(speaker: Speaker, root: str, config: str, files: list[str]) -> N
 def main() -> None:
     """Read what to do, then let the work in."""
     mark = sys.stdin.buffer.read().decode()
-    speaker = Speaker(int(os.environ.pop("RESULTS")), mark)
+    pipe = int(os.environ.pop("RESULTS"))
     runner, root, config, *files = sys.argv[1:]
     del sys.argv[1:]
-    if runner == "pytest":
-        importlib.import_module("pytest")
     close(Path(__file__).resolve().parent)
+    speaker = Speaker(pipe, mark)
+    if runner == "pytest":
+        importlib.import_module("pytest")  # before ROOT is where it could be taken from
     roots = [root, str(Path(root) / "src")]
     sys.path[:0] = [each for each in roots if os.path.isdir(each)]
     with_pytest(speaker, root, config, files) if runner == "pytest" else with_unittest(speaker, root, files)
