@@ -13,6 +13,7 @@ from rich.table import Table
 
 from gyre.config import Config
 from services.cli_errors import Errors
+from services.terminal import wide
 
 if TYPE_CHECKING:
     from services.compare import Comparison
@@ -44,7 +45,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps(told(done)))
     else:
-        draw(done, Console(highlight=False))
+        draw(done, wide())
 
 
 def told(done: "Comparison") -> dict[str, Any]:

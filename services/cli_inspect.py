@@ -23,7 +23,10 @@ Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="O
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
-def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
+def runs(
+    folder: Runs = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON array on stdout, an object for each run.")] = False,
+) -> None:
     """List the runs in a folder.
 
     Example: gyre runs

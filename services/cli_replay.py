@@ -94,7 +94,7 @@ def restep(
     )
     with Errors():
         found = asyncio.run(_watched(run, folder, "computing", work))
-    typer.echo(json.dumps(found)) if as_json else draw(found, Console(highlight=False))
+    typer.echo(json.dumps(found)) if as_json else draw(found, wide())
     sys.exit(EXIT_DIFFERS if found["differences"] else 0)
 
 

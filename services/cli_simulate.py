@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from services.cli_errors import Errors, fail
+from services.terminal import wide
 
 if TYPE_CHECKING:
     from gyre.core.simulation.world import Watch
@@ -62,7 +62,7 @@ def simulate(  # noqa: PLR0917 - each one is an option
             found = _experiment(str(preset), seeds, rows or list(TABLE1), (cells, executions), watch)
         if plot is not None and folding is not None:
             draw(folding.timeline(), plot, f"simulated {source or preset}")
-    typer.echo(json.dumps(found)) if as_json else draw_tables(found, Console())
+    typer.echo(json.dumps(found)) if as_json else draw_tables(found, wide())
 
 
 async def _retell(

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from gyre.config import Config
 from services.cli_errors import Errors
+from services.terminal import wide
 
 _SOURCE = "Folder of tasks, .jsonl of SWE instances, index, or words:<n>:<split>."
 Source = Annotated[str, typer.Argument(help=_SOURCE)]
@@ -143,7 +144,7 @@ def screen(
     if as_json:
         typer.echo(json.dumps({"index": str(index), **found.told()}))
     else:
-        console = Console()
+        console = wide()
         table = Table("task", "rollouts", "solved", "mean", "in the index")
         for name, scores in found.scores.items():
             mean = f"{sum(scores) / len(scores):.3f}" if scores else "-"
@@ -176,7 +177,7 @@ def _told(reports: list[Any], refused: list[str], sandbox: str) -> dict[str, Any
 
 
 def _draw(reports: list[Any], refused: list[str], sandbox: str) -> None:
-    console = Console()
+    console = wide()
     table = Table("task", "kind", "solution", "empty", "seconds", "verdict")
     for report in reports:
         seconds = sum(each.work_seconds + each.test_seconds for each in report.attempts)
@@ -196,7 +197,7 @@ def _draw(reports: list[Any], refused: list[str], sandbox: str) -> None:
 
 
 def _draw_images(made: list[Any], refused: list[str]) -> None:
-    console = Console()
+    console = wide()
     table = Table("task", "image", "seconds", "state")
     for each in made:
         table.add_row(each.task, each.image, f"{each.seconds:.1f}", each.state)

@@ -110,5 +110,8 @@ async def started(ev: ReadLog) -> RunStarted:
     first = await ev.get(1)
     event = first.commit.events[0] if first and first.commit else None
     if not isinstance(event, RunStarted):
-        raise RunNotFound("the run's log does not begin with RunStarted; was it interrupted while starting? Start anew")
+        raise RunNotFound(
+            "the run's log does not begin with RunStarted: it was interrupted while starting, and there is nothing to "
+            "go on from; remove the run's folder and start it again"
+        )
     return event

@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import nats
@@ -19,7 +19,7 @@ from bus.errors import Unavailable
 from bus.jetstream import Bus
 from bus.log import Stored
 from bus.server import NatsServer
-from schemas.dispatch import ExecutionTerminated
+from schemas.dispatch import ExecutionLaunched
 from schemas.envelope import Commit, Producer
 from schemas.runs import TimerFired
 from services.exits import EXIT_FULL
@@ -30,6 +30,7 @@ from tests.e2e.living import Command, heard, listening, opened_run, processes
 from tests.e2e.rules import check_log
 
 pytestmark = pytest.mark.timeout(300)
+Ended = tuple[int, str]
 HERE = subjects.ev("r", "tester", "here")
 
 
@@ -49,12 +50,21 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def fill(disk: Path) -> Path:
     """Take all that is left of a disk; returns the file to delete."""
     ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file:
+    with ballast.open("ab", buffering=0) as file:
         for size in (1 << 20, 4096):
             with contextlib.suppress(OSError):
                 while True:
                     file.write(b"x" * size)
     return ballast
+
+
+async def full_until(disk: Path, ended: Awaitable[Ended]) -> Ended:
+    """What a command ends with on a disk that is full and stays it, also where a file of its own is deleted."""
+    ending = asyncio.ensure_future(ended)
+    while not ending.done():
+        await asyncio.to_thread(fill, disk)
+        await asyncio.wait({ending}, timeout=0.05)
+    return ending.result()
 
 
 @contextlib.contextmanager
@@ -68,10 +78,9 @@ async def test_a_disk_that_fills_up_ends_the_run_which_goes_on_once_there_is_roo
     async with opened_run(disk, steps=2) as (opened, bus), listening(bus) as log:
         resume = ("resume", opened.run, "--runs", opened.folder.parent, "--json")
         first = await Command.start(*resume)
-        last, _ = await heard(log, lambda event: isinstance(event, ExecutionTerminated))
-        ballast = await asyncio.to_thread(fill, disk)
+        last, _ = await heard(log, lambda event: isinstance(event, ExecutionLaunched))
         async with asyncio.timeout(30):
-            assert await first.end() == (EXIT_FULL, "")
+            assert await full_until(disk, first.end()) == (EXIT_FULL, "")
         said = first.lines[-1]  # by the watch over the disk, or by the service that met it first
         assert "MiB free" in said or "No space left on device" in said
         assert said.endswith(f"make room, then `gyre resume {opened.run}` goes on from its log")
@@ -82,7 +91,7 @@ async def test_a_disk_that_fills_up_ends_the_run_which_goes_on_once_there_is_roo
         assert await second.end() == (EXIT_FULL, "")
         assert second.lines[-1].endswith("MiB are free, 64 are needed; make room")
 
-        ballast.unlink()
+        (disk / "ballast").unlink()
         with held((opened.folder / "proxy.url").read_text()):
             result = await (await Command.start(*resume)).result()
         assert result["dispatched"] == result["launched"] == result["terminated"] == 16
@@ -95,7 +104,7 @@ async def test_a_disk_that_fills_up_ends_the_run_which_goes_on_once_there_is_roo
 async def test_a_stream_that_fills_up_ends_the_run_and_its_last_line_says_how_it_goes_on(tmp_path: Path) -> None:
     async with opened_run(tmp_path, 2, overrides=(f"bus.max_bytes={1 << 20}",)) as (opened, bus), listening(bus) as log:
         first = await Command.start("resume", opened.run, "--runs", opened.folder.parent)
-        await heard(log, lambda event: isinstance(event, ExecutionTerminated))
+        await heard(log, lambda event: isinstance(event, ExecutionLaunched))
         await _fill_calls(opened)
         async with asyncio.timeout(30):
             assert await first.end() == (EXIT_FULL, "")

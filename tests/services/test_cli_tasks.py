@@ -39,10 +39,13 @@ def test_all_example_tasks_are_sound(gyre: Gyre, kind: str) -> None:
         assert (each["solution"], each["empty"], each["problems"]) == ([1.0, 1.0], [0.0, 0.0], [])
 
 
-def test_people_get_a_table_and_a_count(gyre: Gyre, tmp_path: Path) -> None:
-    task(tmp_path / "t/one")
+def test_people_get_a_table_and_a_count(gyre: Gyre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = f"one-with-{'-'.join(['a'] * 40)}-long-name"
+    task(tmp_path / "t" / name)
     result = gyre("tasks", "validate", tmp_path / "t", *SHARED)
     assert result.exit_code == 0
+    assert f" {name} " in result.stdout
     assert "1 of 1 tasks are sound (sandbox.kind = process)" in result.stdout
 
 
