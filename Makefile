@@ -6,6 +6,8 @@ EXTRAS ?= dev,torch,analytics,chdb,smollm2,plot,otel
 BIN := .venv/bin
 # Hundreds of processes import the same modules: their bytecode is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
+# Many tests wait for servers and processes: one worker more than there are cores, and at most four.
+WORKERS ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n < 4 ? n : 4)))
 
 .PHONY: setup demo test lint format types imports check test-harnesses test-backends test-compose events pictures smollm2 clean
 
@@ -43,7 +45,7 @@ imports: setup
 	$(BIN)/lint-imports
 
 check: setup
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 # Real clients, installed into .harnesses where they can be had (2 GB), against the proxy: tests/clients.
 test-harnesses: setup
