@@ -1,12 +1,14 @@
 """The evaluator that runs the task's own `tests/test.sh` in the workspace, or a command that is given instead.
 
 It sees TESTS_DIR (a copy of their folder, outside the workspace) and REWARD_FILE, where they may write a number in
-[0, 1]. Without it, exit 0 means 1 and exit 1 means 0; everything else is the evaluator's failure and no score.
+[0, 1]. Without it, exit 0 means 1 and exit 1 means 0; everything else is the evaluator's failure and no score, as are
+exit 125 and tests that were killed, whatever was written by then.
 Where it runs is the caller's choice: in a sandbox that shows nothing but the box, it is a fresh container.
 """
 
 import asyncio
 import os
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,8 +16,18 @@ from gyre.evaluators.desk import Desk
 from gyre.evaluators.port import Errand, EvaluatorError, Finished, Run, Verdict
 from gyre.evaluators.template import Template, digest
 from gyre.tasks.folder import Task
+from gyre.tasks.graders import GRADED
 from gyre.tasks.places import LOGS, grading_places
 from schemas.rewards import EvaluatorKind, Provenance
+
+NO_VERDICT = 125
+"""What tests end with that cannot judge, as `git bisect`, `timeout` and `docker run` do where it is their own fault."""
+_OTHERS_END = {
+    128 + signal.SIGKILL,
+    *(-each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)),
+}
+"""Exit codes of tests that somebody else ended. Not of a crash, which may be what the work does to the process that it
+is tested in: it would be left out then, where a zero that was written first is what it has earned."""
 
 
 class CommandEvaluator:
@@ -39,7 +51,8 @@ class CommandEvaluator:
         try:
             desk = await asyncio.to_thread(Desk.lay, task, box)
             finished = await self._run(self._errand(task, desk, workspace, box, seconds, image))
-            score, detail = await asyncio.to_thread(_found, desk, finished, seconds)
+            graded = self._template is None and task.kind in GRADED
+            score, detail = await asyncio.to_thread(_found, desk, finished, seconds, graded)
         except EvaluatorError as error:
             score, detail = None, str(error)
         finally:
@@ -67,24 +80,34 @@ def _script(tests: Path) -> tuple[str, ...]:
     return (str(script),) if os.access(script, os.X_OK) else ("/bin/sh", str(script))
 
 
-def _found(desk: Desk, finished: Finished, seconds: float) -> tuple[float | None, str]:
+def _found(desk: Desk, finished: Finished, seconds: float, graded: bool) -> tuple[float | None, str]:
     if finished.exit_code is None:
         return None, f"tests were ended {finished.reason or f'after {seconds:g} s'}: {finished.said}"
     if name := desk.disturbed():
         return None, f"tests/{name} was changed while the tests ran, so their score does not count: {finished.said}"
-    return verdict(finished.exit_code, desk.written(), finished.said)
+    written = desk.written()
+    # Our grader writes a reward and ends with 0, or has none: what lies there otherwise is the work's.
+    if graded and (finished.exit_code or written is None):
+        return None, f"the grader ended with exit code {finished.exit_code} and gave no reward: {finished.said}"
+    return verdict(finished.exit_code, written, finished.said)
 
 
 def verdict(exit_code: int, written: str | None, said: str = "") -> tuple[float | None, str]:
     """Score and detail, from the tests' exit code and what they wrote to REWARD_FILE (None: nothing)."""
+    if exit_code == NO_VERDICT or exit_code in _OTHERS_END:
+        return None, f"tests ended with exit code {exit_code}, which is no verdict whatever they wrote: {said}"
     if written is not None:
-        try:
-            score = float(written)
-        except ValueError:
-            return None, f"REWARD_FILE holds {written[:40]!r}: write one number in [0, 1]"
-        if not 0.0 <= score <= 1.0:
-            return None, f"REWARD_FILE holds {score:g}: write one number in [0, 1]"
-        return score, said
+        return _number(written, said)
     if exit_code in (0, 1):
         return 1.0 - exit_code, said
     return None, f"tests ended with exit code {exit_code} and no REWARD_FILE: {said}"
+
+
+def _number(written: str, said: str) -> tuple[float | None, str]:
+    try:
+        score = float(written)
+    except ValueError:
+        return None, f"REWARD_FILE holds {written[:40]!r}: write one number in [0, 1]"
+    if not 0.0 <= score <= 1.0:
+        return None, f"REWARD_FILE holds {score:g}: write one number in [0, 1]"
+    return score, said

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gyre.evaluators.command import CommandEvaluator
+from gyre.evaluators.command import CommandEvaluator, verdict
 from gyre.evaluators.desk import Desk
 from gyre.evaluators.port import Errand, EvaluatorError, Finished
 from gyre.sandboxes.orphans import marked
@@ -153,12 +153,40 @@ async def test_the_budget_counts_more_than_the_tasks_own_limit(work: Work) -> No
     assert "after 0.3 s" in found.detail
 
 
-async def test_an_early_exit_of_the_work_does_not_pass_tests_that_write_the_reward_last(work: Work) -> None:
+async def test_work_that_crashes_its_tests_has_the_zero_that_was_written_first(work: Work) -> None:
     """The recipe of docs/evaluators.md: zero first, the score last."""
-    work.leaves(work_sh="kill -9 $PPID; exit 0", out="5")
+    work.leaves(work_sh="kill -11 $PPID; exit 0", out="4")
     assert (await work.verdict(work.task(RUNS_THE_WORK))).score == 0.0
     work.leaves(work_sh="exit 0", out="4")
     assert (await work.verdict(work.task(RUNS_THE_WORK))).score == 1.0
+
+
+async def test_tests_that_were_killed_have_no_score_whatever_they_wrote(work: Work) -> None:
+    """Nobody can tell who did it; a zero that the machine made would be learned from."""
+    work.leaves(work_sh="kill -9 $PPID; exit 0", out="4")
+    found = await work.verdict(work.task(RUNS_THE_WORK))
+    assert (found.score, "no verdict" in found.detail) == (None, True)
+
+
+def test_tests_that_somebody_ended_or_that_cannot_judge_give_no_verdict() -> None:
+    assert [verdict(code, "0")[0] for code in (-9, 137, -15, -2, -1, 125)] == [None] * 6
+    assert [verdict(code, "0")[0] for code in (-11, 139, -6, 143, 124, 127)] == [0.0] * 6
+
+
+@pytest.mark.parametrize("kind", ["swe", "nl2repo"])
+async def test_only_what_our_grader_writes_and_ends_well_with_counts(work: Work, kind: str) -> None:
+    work.leaves(out="4")
+    for end in ('echo 1 >"$REWARD_FILE"; exit 1', 'echo 1 >"$REWARD_FILE"; exit 125', "exit 1", "exit 0"):
+        task = work.task(end).model_copy(update={"kind": kind})
+        assert (await work.verdict(task)).score is None
+    task = work.task('echo 0.5 >"$REWARD_FILE"').model_copy(update={"kind": kind})
+    assert (await work.verdict(task)).score == 0.5
+    assert (await work.verdict(task, "sh -c 'echo 1 >$REWARD_FILE; exit 9'")).score == 1.0
+
+
+async def test_tests_that_cannot_judge_say_so_with_an_exit_code_of_their_own(work: Work) -> None:
+    work.leaves(out="4")
+    assert (await work.verdict(work.task('echo 1 >"$REWARD_FILE"; exit 125'))).score is None
 
 
 async def test_plugins_and_settings_that_the_work_brings_are_not_loaded_by_the_recipe_for_pytest(work: Work) -> None:
