@@ -66,7 +66,8 @@ class Log:
         for stream in STREAMS:
             for members in grouped(self.copies.of(stream, self.events)):
                 deadline = asyncio.get_running_loop().time() + 60
-                await commit_group(bus._link, Group(f"{names[stream]}-{next(NUMBERS)}", members, deadline))  # noqa: SLF001
+                said = [(subject, body, f"{names[stream]}-{next(NUMBERS)}") for subject, body in members]
+                await commit_group(bus._link, Group(said, deadline))  # noqa: SLF001
         await bus.close()
 
     @property

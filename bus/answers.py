@@ -9,6 +9,7 @@ from bus.errors import BusError, NoStream, Refused, StreamFull
 
 WRONG_LAST = (10071, 10164)
 DUPLICATE_IN_BATCH = 10201
+STREAM_NOT_FOUND = 10059
 _FULL = (10077, 10023, 10047)
 _PASSING = (10008, 10009, 10074, 10176, 10210, 10211)
 """Not now: no quorum, no leader, a batch that was interrupted, too many batches open."""
@@ -40,9 +41,9 @@ def read(data: bytes) -> Answer:
 
 
 def found_sequence(answer: Answer) -> int:
-    """The last sequence that a wrong-last-sequence refusal names; 0 where it names none."""
+    """The last sequence that a wrong-last-sequence refusal names; -1 where it names none, as several servers do."""
     match = _FOUND.search(answer.text)
-    return int(match.group(1)) if match else 0
+    return int(match.group(1)) if match else -1
 
 
 def failure(subject: str, answer: Answer) -> BusError:

@@ -20,7 +20,7 @@ from bus.archive_log import Archive, ArchiveLog, open_archive
 from bus.archive_writer import ArchiveWriter, writing
 from bus.blobs import SCHEME, BlobError, Blobs
 from bus.errors import Refused
-from bus.group import Group, commit_group
+from bus.group import Group, SaidBefore, commit_group
 from bus.jetstream import open_link
 from bus.link import Link
 from schemas.refs import BlobRef
@@ -216,8 +216,12 @@ async def _fill(link: Link, stream: str, log: ArchiveLog) -> None:
     await _check_same(link, stream, log, there)
     loop = asyncio.get_running_loop()
     async for first, members in _groups(log, there):
-        group = Group(f"import-{stream}-{first}", members, loop.time() + PATIENCE_SECONDS)
-        stored = await commit_group(link, group)
+        group = Group(members, loop.time() + PATIENCE_SECONDS)
+        try:
+            stored = await commit_group(link, group)
+        except SaidBefore:  # by a try whose answer was lost
+            await _check_same(link, stream, log, await link.last_sequence(stream))
+            continue
         if stored != first:
             raise Refused(f"stream {stream}: sequence {first} was stored as {stored}; somebody else writes to this run")
 
@@ -233,9 +237,9 @@ async def _check_same(link: Link, stream: str, log: ArchiveLog, there: int) -> N
                 )
 
 
-async def _groups(log: ArchiveLog, after: int) -> AsyncIterator[tuple[int, list[tuple[str, bytes]]]]:
-    """(first sequence, messages) of what follows a sequence, as much as one batch may hold."""
-    members: list[tuple[str, bytes]] = []
+async def _groups(log: ArchiveLog, after: int) -> AsyncIterator[tuple[int, list[tuple[str, bytes, str]]]]:
+    """(first sequence, messages) of what follows a sequence, as much as one batch may hold; the first has an id."""
+    members: list[tuple[str, bytes, str]] = []
     size = 0
     async for sequence, subject, data in log.raw():
         if sequence <= after:
@@ -243,7 +247,8 @@ async def _groups(log: ArchiveLog, after: int) -> AsyncIterator[tuple[int, list[
         if members and (len(members) == _GROUP_MOST or size + len(data) > _GROUP_BYTES):
             yield sequence - len(members), members
             members, size = [], 0
-        members.append((subject, data))
+        identity = "" if members else f"import-{sequence}"
+        members.append((subject, data, identity))
         size += len(data)
     if members:
         yield await log.head() - len(members) + 1, members

@@ -1,8 +1,7 @@
 """Atomic group commit: many callers' commits stored as one batch, synced once.
 
-Members become visible together when the last one commits. Only the first carries a message id: since a batch is stored
-whole or not at all, "duplicate" on a repeat means that all of it is there, and asking for the first member's sequence
-tells where.
+Members become visible together when the last one commits. Each carries its message id, so that none is stored twice
+whichever way it is said again: a batch with one that is there already is refused whole, and then each goes by itself.
 """
 
 import asyncio
@@ -19,17 +18,21 @@ _ANSWER_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """(subject, body) of each member in order; `message_id` is the first one's; `deadline` is on the loop's clock."""
+    """(subject, body, message id or "") of each member in order; `deadline` is on the loop's clock."""
 
-    message_id: str
-    members: list[tuple[str, bytes]]
+    members: list[tuple[str, bytes, str]]
     deadline: float
+
+
+class SaidBefore(Exception):
+    """A member, or all, are in the stream already; of this batch nothing was stored."""
 
 
 async def commit_group(link: Link, group: Group) -> int:
     """Store all members and return the first one's sequence; the others follow it without a gap.
 
     Raises:
+        SaidBefore: send each by itself, whose answer tells where it is.
         Unavailable: no answer until the deadline; whether it was stored is unknown.
         StreamFull, NoStream, Refused: nothing was stored.
     """
@@ -52,12 +55,10 @@ async def commit_group(link: Link, group: Group) -> int:
 
 
 async def _once(link: Link, group: Group) -> int:
-    said = {subject for subject, _ in group.members}
+    said = {subject for subject, _, _ in group.members}
     answer = answers.read((await link.exchange(lambda token: _send(link, group, token), _ANSWER_SECONDS, said)).data)
     if answer.code == answers.DUPLICATE_IN_BATCH:
-        answer = answers.read((await link.exchange(lambda token: _ask_again(link, group, token), _ANSWER_SECONDS)).data)
-        if answer.sequence:
-            return answer.sequence
+        raise SaidBefore
     if answer.passing:
         raise LostError(answer.text)
     if not answer.sequence:
@@ -68,16 +69,11 @@ async def _once(link: Link, group: Group) -> int:
 async def _send(link: Link, group: Group, token: int) -> None:
     last = len(group.members)
     batch = link.nc.new_inbox().rpartition(".")[2]
-    for place, (subject, body) in enumerate(group.members, 1):
+    for place, (subject, body, message_id) in enumerate(group.members, 1):
         headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(place)}
-        if place == 1:
-            headers["Nats-Msg-Id"] = group.message_id
+        if message_id:
+            headers["Nats-Msg-Id"] = message_id
         if place < last:
             await link.nc.publish(subject, body, headers=headers)
         else:
             await link.pipeline.send(token, subject, body, {**headers, "Nats-Batch-Commit": "1"})
-
-
-async def _ask_again(link: Link, group: Group, token: int) -> None:
-    subject, body = group.members[0]
-    await link.pipeline.send(token, subject, body, {"Nats-Msg-Id": group.message_id})

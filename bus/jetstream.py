@@ -22,6 +22,7 @@ from schemas.speakers import Stream
 
 PATIENCE_SECONDS = 60.0
 _LISTEN_MOST = 4096
+_BEHIND_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # a server that is further behind than that is lost
 _LAST = "Nats-Expected-Last-Subject-Sequence"
 _LAST_OF = "Nats-Expected-Last-Subject-Sequence-Subject"
 
@@ -59,11 +60,20 @@ class JetStreamLog:
             return await self._own_or_conflict(commit.commit, expect, refusal.found)
 
     async def _own_or_conflict(self, commit_id: str, expect: Expect, found: int) -> int:
-        """The first commit under the filter after the expected sequence won: perhaps an earlier try of this one."""
-        winner = await self._fetch({"seq": expect.sequence + 1, "next_by_subj": expect.filter})
+        """The first commit under the filter after the expected sequence won: perhaps an earlier try of this one.
+
+        The leader knows of one; where several servers hold the stream, one that answers may be a little behind it.
+        """
+        wanted: dict[str, str | int] = {"seq": expect.sequence + 1, "next_by_subj": expect.filter}
+        winner = await self._fetch(wanted)
+        for pause in () if 0 <= found <= expect.sequence else _BEHIND_PAUSES:
+            if winner is not None:
+                break
+            await asyncio.sleep(pause)
+            winner = await self._fetch(wanted)
         if winner is not None and codec.commit_id(winner[2]) == commit_id:
             return winner[0]
-        raise Conflict(expect.filter, expect.sequence, found) from None
+        raise Conflict(expect.filter, expect.sequence, max(found, 0)) from None
 
     async def read(self, after: int = 0, *filters: str) -> AsyncGenerator[Stored, None]:
         """See `Log`."""

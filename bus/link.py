@@ -17,6 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from bus import answers
 from bus.errors import Denied, NoStream, Unavailable
 from bus.pipeline import Pipeline
 
@@ -195,12 +196,28 @@ class Link:
         return answer
 
     async def last_sequence(self, stream: str) -> int:
-        """The last sequence of a stream; `NoStream` where there is none."""
-        answer = await self.api(f"STREAM.INFO.{stream}")
-        if "error" in answer:
+        """The last sequence of a stream. Raises as `stream` does."""
+        return int((await self.stream(stream))["state"]["last_seq"])
+
+    async def stream(self, name: str) -> dict[str, Any]:
+        """State and configuration of a stream.
+
+        Raises:
+            NoStream: there is none.
+            Unavailable: its servers have not chosen a leader in patience.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.patience_seconds
+        while True:
+            answer = await self.api(f"STREAM.INFO.{name}")
+            if "error" not in answer:
+                return answer
             why = answer["error"]["description"]
-            raise NoStream(f"stream {stream} is not on {self.url}: provision the run first ({why})")
-        return int(answer["state"]["last_seq"])
+            if answer["error"]["err_code"] == answers.STREAM_NOT_FOUND:
+                raise NoStream(f"stream {name} is not on {self.url}: provision the run first ({why})")
+            if loop.time() > deadline:
+                raise Unavailable(f"url {self.url}: stream {name} tells nothing of itself ({why})")
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def close(self) -> None:
         """Flush what was said and disconnect."""

@@ -5,7 +5,7 @@ sync; with the default sync a batch gains nothing, and a group travels by fast i
 answers. Conditional commits are always singles: in a batch one conflict would reject all.
 
 Nothing is dropped. What is unanswered is sent again on reconnect, and at a growing interval while connected; repeats
-are told apart by `Nats-Msg-Id` (of a batch, its first member's: it is stored whole or not at all) or by the condition.
+are told apart by `Nats-Msg-Id` or by the condition.
 Memory is bounded: beyond 4096 commits or 64 MiB in flight callers wait.
 """
 
@@ -23,7 +23,7 @@ from nats.aio.msg import Msg
 from bus import answers
 from bus.budget import Budget
 from bus.errors import BusError, Unavailable
-from bus.group import Group, commit_group
+from bus.group import Group, SaidBefore, commit_group
 from bus.ingest import Ingest
 from bus.link import Link
 
@@ -38,7 +38,7 @@ _UNSENT = -1
 
 
 class WrongSequence(Exception):
-    """A condition did not hold when the server looked; `found` as it says."""
+    """A condition did not hold when the server looked; `found` as it says, -1 where it does not."""
 
     def __init__(self, found: int) -> None:
         """Keep the last sequence found."""
@@ -259,10 +259,12 @@ class Publisher:
 
     async def _commit(self, members: list[Pending]) -> None:
         """Store the members as one; all of them learn the same fate."""
-        bodies = [(pending.subject, pending.body) for pending in members]
-        group = Group(members[0].headers["Nats-Msg-Id"], bodies, members[0].said + self._link.patience_seconds)
+        bodies = [(pending.subject, pending.body, pending.headers["Nats-Msg-Id"]) for pending in members]
+        group = Group(bodies, members[0].said + self._link.patience_seconds)
         try:
             first = await commit_group(self._link, group)
+        except SaidBefore:
+            await self._apart(members)
         except BusError as error:
             for pending in members:
                 pending.fail(error)

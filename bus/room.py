@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from bus import streams
-from bus.errors import NoStream
 from bus.link import Link
 
 _RESERVE = 16
@@ -30,7 +29,5 @@ async def rooms(link: Link, run: str) -> tuple[Room, Room]:
 
 
 async def _room(link: Link, stream: str) -> Room:
-    answer = await link.api(f"STREAM.INFO.{stream}")
-    if "error" in answer:
-        raise NoStream(f"stream {stream} is not on {link.url}: {answer['error']['description']}")
+    answer = await link.stream(stream)
     return Room(stream, int(answer["state"]["bytes"]), int(answer["config"]["max_bytes"]))

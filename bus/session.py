@@ -15,6 +15,7 @@ import orjson
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from bus import answers
 from bus.errors import BusError, LogDamaged, NoStream, Unavailable
 from bus.link import Link
 from bus.positions import positions
@@ -28,7 +29,6 @@ _HEARTBEAT_SECONDS = 1.0
 _EXPIRES_SECONDS = 30.0
 _MISSED_SECONDS = 2.5 * _HEARTBEAT_SECONDS
 _IDLE_SECONDS = 30.0
-_STREAM_NOT_FOUND = 10059
 _REQUEST = orjson.dumps(
     {"batch": _BATCH, "expires": int(_EXPIRES_SECONDS * 1e9), "idle_heartbeat": int(_HEARTBEAT_SECONDS * 1e9)}
 )
@@ -113,7 +113,7 @@ class Session:
         await self._link.nc.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._name}")
 
     def _no_consumer(self, error: dict[str, str | int]) -> BusError:
-        if error["err_code"] == _STREAM_NOT_FOUND:
+        if error["err_code"] == answers.STREAM_NOT_FOUND:
             return NoStream(f"stream {self._stream} is not on {self._link.url}: provision the run first")
         return Unavailable(f"stream {self._stream}: cannot be read now ({error['description']})")
 

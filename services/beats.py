@@ -61,7 +61,10 @@ class Silence:
         self._told: set[str] = set()
 
     async def lost(self, alive: Callable[[], Iterable[str]]) -> AsyncGenerator[Silent, None]:
-        """Those of `alive` (instances, asked at each beat) that end or are silent for too long, each once; for ever."""
+        """Those of `alive` (instances, asked at each beat) that end or are silent for too long; for ever.
+
+        Each once, and once more where it was heard again and fell silent again.
+        """
         beats = asyncio.create_task(self._keep_beating())
         try:
             async with aclosing(self._bus.listen(subjects.heartbeats(self._place.run))) as heard:
@@ -69,6 +72,8 @@ class Silence:
                     instance, _, number = body.decode(errors="replace").partition(" ")
                     if instance != self._place.instance:
                         self._silent[instance] = 0
+                        if not number:
+                            self._told.discard(instance)  # it lives after all, and may fall silent again
                         if number.startswith(_ENDS) and instance in alive() and instance not in self._told:
                             self._told.add(instance)
                             yield Silent(instance, number.removeprefix(_ENDS).strip())

@@ -6,23 +6,32 @@ which in a filled pipeline is while later ones are under way; a cell drains it o
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from bus import subjects
 from bus.errors import Conflict
-from bus.log import Delivery, Expect
+from bus.log import Delivery, Expect, Stored
 from gyre.core import ledger
+from gyre.errors import GyreError
 from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused, Trainer
 from gyre.trainers.stream import Ended, Stream, stream_of
+from schemas.envelope import Event
 from schemas.training import MicroStepClaimed, MicroStepCompleted, MicroStepEnqueued, MicroStepReissued
 from services.cell_desk import Desk
 from services.memory import give_back
 
+log = logging.getLogger("gyre")
 CLAIM_WAIT_SECONDS = 0.3
+_UNREADABLE_SECONDS = 1.0
 Drop = Callable[[int, str], Awaitable[None]]
 """Discards the contribution to a step, and says why."""
+
+
+class UnreadableWork(GyreError):
+    """What the log or a blob holds of a micro-step cannot be read here, or not yet."""
 
 
 class Claims:
@@ -53,7 +62,12 @@ class Claims:
             if not ledger.may_claim(desk.view.ledger, desk.index, desk.place.instance):
                 await delivery.nak(0.1)
                 return
-            work = await self._work_of(delivery)
+            try:
+                work = await self._work_of(delivery)
+            except UnreadableWork as unreadable:  # acknowledged, nobody would ever come for it again
+                log.warning("work of the queue is given back: %s", unreadable)
+                await delivery.nak(_UNREADABLE_SECONDS)
+                return
             claim = None if work is None else await self._claimed(delivery, work)
             await delivery.ack()
             if work is not None and claim is not None:
@@ -68,12 +82,11 @@ class Claims:
         await self._collect(self._stream.drain)
 
     async def _work_of(self, delivery: Delivery) -> MicroStepEnqueued | None:
-        """The micro-step's rows, if it is of this step; what is of another one is over."""
+        """The micro-step's rows, if it is of this step; what is of another one is over. Raises UnreadableWork."""
         step = self._desk.view.ledger.step
-        event = delivery.stored.commit.events[0] if delivery.stored.commit else None
+        event = _said(delivery.stored, delivery.stored.sequence)
         if isinstance(event, MicroStepReissued) and event.step == step:
-            original = await self._desk.bus.ev.get(event.enqueued)
-            event = original.commit.events[0] if original and original.commit else None
+            event = _said(await self._desk.bus.ev.get(event.enqueued), event.enqueued)
         return event if isinstance(event, MicroStepEnqueued) and event.step == step else None
 
     async def _claimed(self, delivery: Delivery, work: MicroStepEnqueued) -> int | None:
@@ -160,6 +173,13 @@ class Claims:
 
     def _shared(self, work: MicroStepEnqueued) -> str:
         return subjects.micro_step(self._desk.place.run, work.step, work.micro_step)
+
+
+def _said(stored: Stored | None, sequence: int) -> Event:
+    if stored is None or stored.commit is None:
+        why = stored.reason if stored else "it is not there"
+        raise UnreadableWork(f"sequence {sequence}: {why}")
+    return stored.commit.events[0]
 
 
 def _entity(work: MicroStepEnqueued) -> tuple[str | int, ...]:

@@ -59,6 +59,8 @@ class Office(Generic[State]):
         self._inbox: asyncio.Queue[Stored] = asyncio.Queue(4096)
         self._observed: asyncio.Queue[tuple[tuple[str, ...], Event]] = asyncio.Queue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._due: dict[str, float] | None = {}
+        """Timer -> when it is due, on the loop's clock, before this one is in office: most have fired in the log."""
         self._own = 0
         self._term = 0
         """Sequence of the OfficeTaken that this process serves under; 0 before."""
@@ -103,6 +105,8 @@ class Office(Generic[State]):
 
     async def _serve(self) -> None:
         await self._take_office()
+        await self._catch_up(self._own)
+        self._wind_up()
         self._seated.set()
         while True:
             await self._catch_up(self._own)
@@ -174,12 +178,24 @@ class Office(Generic[State]):
     def _keep_time(self, event: Event, set_at: int) -> None:
         if isinstance(event, TimerSet):
             self._arm(event.timer, max(0.0, event.seconds - (time.time_ns() - set_at) / 1e9))
-        elif isinstance(event, TimerFired) and (handle := self._timers.pop(event.timer, None)):
-            handle.cancel()
+        elif isinstance(event, TimerFired):
+            if self._due is not None:
+                self._due.pop(event.timer, None)
+            if handle := self._timers.pop(event.timer, None):
+                handle.cancel()
+
+    def _wind_up(self) -> None:
+        """Let the timers run that nobody has fired so far."""
+        due, self._due = self._due or {}, None
+        for timer, at in due.items():
+            self._arm(timer, max(0.0, at - asyncio.get_running_loop().time()))
 
     def _arm(self, timer: str, seconds: float) -> None:
-        fired = TimerFired(timer=timer)
-        self._timers[timer] = asyncio.get_running_loop().call_later(seconds, self.observe, ("timer",), fired)
+        loop = asyncio.get_running_loop()
+        if self._due is not None:
+            self._due[timer] = loop.time() + seconds
+            return
+        self._timers[timer] = loop.call_later(seconds, self.observe, ("timer",), TimerFired(timer=timer))
 
 
 def office_of(place: Place, bus: BusPort, mind: Mind[State], quarantine: Quarantine | None = None) -> Office[State]:

@@ -38,11 +38,11 @@ async def serve(service: str, folder: Path, cell: int | None, edge: bool = False
     if service != "cell":  # tensors should not wait for a rare collection
         collect_rarely()
     place, bus = await connect(service, folder)
-    log.info("%s serves run %s", place.instance, place.run)
     task = asyncio.ensure_future(_work(module, place, bus, cell, edge))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
+    log.info("%s serves run %s", place.instance, place.run)
     try:
         await task
     except asyncio.CancelledError:

@@ -16,7 +16,7 @@ from bus.server import NatsServer
 from gyre.config import Config
 from gyre.sandboxes.orphans import kill_leftovers
 from services.births import Born, NotBorn, Nursery, modules_of
-from services.exits import EXIT_FAILED, EXIT_FULL, EXIT_HOPELESS, EXIT_REPLACED, is_full
+from services.exits import EXIT_FULL, EXIT_HOPELESS, EXIT_REPLACED, code_of, is_full
 
 log = logging.getLogger("gyre")
 STOP_SECONDS = 10.0
@@ -92,6 +92,8 @@ class Supervisor:
         self.children = [Child(service, cell) for service, cell in services_of(self.config)]
         keepers = [asyncio.create_task(self._keep(child)) for child in self.children]
         keepers.append(asyncio.create_task(self._keep_store()))
+        for keeper in keepers:
+            keeper.add_done_callback(self._keeper_ended)
         try:
             while not finished() and not self.fatal:  # noqa: ASYNC110 - both are plain facts of other tasks
                 await asyncio.sleep(0.1)
@@ -102,6 +104,12 @@ class Supervisor:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
             await asyncio.gather(*(each.close() for each in self._nurseries.values()))
+
+    def _keeper_ended(self, keeper: "asyncio.Task[None]") -> None:
+        """A run that nobody keeps any more would stand still without a word."""
+        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+            log.error("supervising failed", exc_info=error)
+            self.give_up(f"supervising failed: {error}", full=is_full(error))
 
     def give_up(self, why: str, full: bool) -> None:
         """End the run in order; the first reason counts."""
@@ -139,8 +147,11 @@ class Supervisor:
             try:
                 process = await self._start(child)
                 code, why = await process.wait(), ""
-            except NotBorn as error:
-                code, why = EXIT_FAILED, str(error)
+            except (NotBorn, OSError) as error:  # the system may be short of memory, processes or files for a while
+                code, why = code_of(error), str(error)
+                if code == EXIT_FULL:
+                    self.give_up(f"{child.name} cannot be started: {error}", full=True)
+                    return
             if self._over():
                 return
             if code == EXIT_REPLACED:

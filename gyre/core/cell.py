@@ -148,6 +148,12 @@ def _opened(view: View, event: ReductionOpened) -> View:
     return replace(view, opened=event) if event.step == view.ledger.step else view
 
 
+def _moved(view: View, event: RoleTransitionCompleted | RoleTransitionFailed) -> View:
+    """A word of an instance that was lost may come late: it settles nothing that was asked of the next one."""
+    request = view.requests.get(event.cell)
+    return _settled(view, event) if request is not None and request.transition == event.transition else view
+
+
 def _settled(view: View, event: RoleTransitionCompleted | RoleTransitionFailed | CellLost | CellRegistered) -> View:
     return replace(view, requests={key: value for key, value in view.requests.items() if key != event.cell})
 
@@ -289,8 +295,8 @@ _HANDLERS: Mapping[type[Any], Callable[[View, Any], View]] = {
     WeightsPublished: _published,
     BatchOpened: _batch,
     RoleTransitionRequested: _requested,
-    RoleTransitionCompleted: _settled,
-    RoleTransitionFailed: _settled,
+    RoleTransitionCompleted: _moved,
+    RoleTransitionFailed: _moved,
     CellLost: _settled,
     CellRegistered: _registered,
     MicroStepCompleted: _completed,

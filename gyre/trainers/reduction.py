@@ -103,6 +103,7 @@ def checked_sum(reducer: Reducer, opened: ReductionOpened, gradient: Tensor, hel
         LedgerBroken: at every member; names step, epoch and the first difference.
         FencedOut, ReductionFailed: see `Reducer.sum`.
     """
+    gradient = gradient.clone()  # of the moment of the account: a cell that gave up on this sum may accumulate on
     mine = [float(held.get(each.micro_step) == each.claim) for each in opened.contributions]
     *counts, more = (int(each) for each in reducer.sum(opened, tensor([*mine, len(held) - sum(mine)])).tolist())
     where = f"step {opened.step} epoch {opened.epoch}"

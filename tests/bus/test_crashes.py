@@ -5,12 +5,14 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from nats.aio.msg import Msg
 
 from bus import session, streams, subjects
-from bus.errors import LogDamaged, Unavailable
-from bus.group import Group, commit_group
+from bus.errors import Conflict, LogDamaged, Unavailable
+from bus.group import Group, SaidBefore, commit_group
 from bus.ingest import Ingest
 from bus.jetstream import Bus
 from bus.log import Expect, Stored
@@ -181,12 +183,14 @@ async def test_many_callers_share_batches_and_conditional_commits_never_do(bus: 
 
 async def test_a_batch_whose_acknowledgement_was_lost_is_found_again(bus: Bus) -> None:
     commits = [said() for _ in range(20)]
-    members = [(HERE, COMMIT.dump_json(commit)) for commit in commits]
+    members = [(HERE, COMMIT.dump_json(commit), commit.commit) for commit in commits]
     await bus.ev.append(THERE, said())
-    batch = Group(commits[0].commit, members, asyncio.get_running_loop().time() + 30)
+    batch = Group(members, asyncio.get_running_loop().time() + 30)
     assert await commit_group(bus._link, batch) == 2
     await bus.ev.append(THERE, said())
-    assert await commit_group(bus._link, batch) == 2
+    with pytest.raises(SaidBefore):
+        await commit_group(bus._link, batch)
+    assert await asyncio.gather(*(bus.ev.append(HERE, commit) for commit in commits)) == list(range(2, 22))
     assert await bus.ev.head() == 22
     assert [stored.commit for stored in await take(bus.ev, 20, after=1)] == commits
 
@@ -289,3 +293,38 @@ async def test_a_cancelled_append_leaves_room_for_others(server: NatsServer, bus
     await asyncio.gather(*waiting, return_exceptions=True)
     await asyncio.to_thread(server.start)
     assert await asyncio.wait_for(bus.ev.append(THERE, said()), 30) > 0
+
+
+async def test_a_server_that_is_behind_makes_no_conflict_of_ones_own_commit(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = said()
+    assert await bus.ev.append(HERE, mine, Expect(HERE, 0)) == 1
+    ask, behind = bus._link.ask, iter([True, True])
+
+    async def late(subject: str, request: dict[str, Any] | None = None) -> Msg:
+        if "DIRECT.GET" in subject and next(behind, False):
+            return Msg(_client=bus._link.nc, data=b"", headers={"Status": "404"})
+        return await ask(subject, request)
+
+    monkeypatch.setattr(bus._link, "ask", late)
+    assert await bus.ev.append(HERE, mine, Expect(HERE, 0)) == 1
+    with pytest.raises(Conflict):
+        await bus.ev.append(HERE, said(), Expect(HERE, 0))
+
+
+async def test_a_stream_without_a_leader_is_waited_for_and_is_not_taken_for_none(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, leaderless = bus._link.api, iter([True, True])
+
+    async def electing(call: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
+        if next(leaderless, False):
+            return {
+                "error": {"code": 503, "err_code": 10008, "description": "temporarily unavailable"}
+            }
+        return await api(call, request)
+
+    monkeypatch.setattr(bus._link, "api", electing)
+    assert await bus.ev.append(HERE, said()) == await bus.ev.head() == 1
+    assert next(leaderless, False) is False

@@ -133,6 +133,16 @@ async def test_an_unconditional_commit_sent_twice_is_stored_once(world: World) -
     assert await bus.ev.head() == 2
 
 
+async def test_many_that_are_sent_twice_in_another_order_are_stored_once(world: World) -> None:
+    bus = await world.open()
+    commits = [said() for _ in range(100)]
+    first = await asyncio.gather(*(bus.ev.append(HERE, commit) for commit in commits))
+    new = said()
+    again = await asyncio.gather(*(bus.ev.append(HERE, commit) for commit in (new, *reversed(commits))))
+    assert again == [101, *reversed(first)]
+    assert await bus.ev.head() == 101
+
+
 async def _fill(log: Log) -> None:
     async with asyncio.timeout(20):
         while True:

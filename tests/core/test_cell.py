@@ -5,7 +5,13 @@ from dataclasses import replace
 from gyre.core.cell import Held, View, batch_loss, choose, evolve, owes
 from schemas.envelope import Event
 from schemas.refs import WeightsRef
-from schemas.roles import CellLost, CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
+from schemas.roles import (
+    CellLost,
+    CellRegistered,
+    RoleTransitionCompleted,
+    RoleTransitionFailed,
+    RoleTransitionRequested,
+)
 from schemas.runs import RunStarted
 from schemas.training import (
     BatchOpened,
@@ -192,6 +198,16 @@ def test_a_dropped_gradient_is_owed_a_word_until_its_step_is_reduced() -> None:
     assert not owes(told(*BATCH), replace(held, accumulated={}))
     assert not owes(told(*DRAINED, OPENED, reduced), held)
     assert not owes(told(*BATCH, stepped(1)), held)
+
+
+def test_a_late_word_of_a_lost_instance_settles_nothing_that_was_asked_of_the_next_one() -> None:
+    request = RoleTransitionRequested(transition="t9", cell=1, instance="reborn", to="train")
+    late = RoleTransitionFailed(transition="t1", cell=1, instance="i1", phase="offload", reason="late")
+    reborn = replace(SATELLITE, instance="reborn")
+    for word in (trains(1), late):
+        assert choose(told(*BATCH, registered(1, "reborn"), request, word), reborn) == "move"
+    done = RoleTransitionCompleted(transition="t9", cell=1, instance="reborn", to="train", version=0)
+    assert choose(told(*BATCH, registered(1, "reborn"), request, trains(1), done), reborn) != "move"
 
 
 def test_weights_are_published_once_every_satellite_is_home() -> None:

@@ -12,15 +12,16 @@ from bus import subjects
 from bus.memory import MemoryBroker, MemoryBus
 from bus.streams import Limits
 from gyre.config import Config
+from schemas.envelope import Event
 from schemas.refs import WeightsRef
-from schemas.runs import EventQuarantined, OfficeTaken, RunStarted
+from schemas.runs import EventQuarantined, OfficeTaken, RunStarted, TimerFired, TimerSet
 from services.minds import scheduling
 from services.office import office_of
 from services.place import Place
 from services.quarantine import Quarantine
 
 RUN = "office"
-Kind = TypeVar("Kind", EventQuarantined, OfficeTaken)
+Kind = TypeVar("Kind", EventQuarantined, OfficeTaken, TimerFired)
 
 
 def begin() -> RunStarted:
@@ -84,3 +85,22 @@ async def test_what_no_model_accepts_is_told_once_whoever_folds_the_log_anew(
     async with scheduler(broker, tmp_path / "4", "scheduler-4"):
         told = await heard(broker, tmp_path, EventQuarantined, 2)
     assert [event.sequence for event in told] == [bad, worse]
+
+
+async def test_timers_that_fired_are_not_fired_again_by_who_folds_the_log_anew(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    place = Place("scheduler", "scheduler-0", RUN, tmp_path, "", Config())
+    bus = MemoryBus(broker, RUN, "scheduler", "scheduler-0", tmp_path)
+
+    async def say(*events: Event) -> None:
+        await bus.ev.append(place.subject("timer"), place.commit(events, as_of=0, correlation=RUN))
+
+    await say(*(TimerSet(timer=f"t{number}", seconds=0.0) for number in range(20)))
+    for _ in range(5000):  # more than a reader hands over at a time
+        await say(TimerSet(timer="later", seconds=3600.0))
+    await say(*(TimerFired(timer=f"t{number}") for number in range(20)))
+    await say(TimerSet(timer="open", seconds=0.0))
+    async with scheduler(broker, tmp_path / "1", "scheduler-1"):
+        fired = await heard(broker, tmp_path, TimerFired, 21)
+    assert fired[20].timer == "open"

@@ -6,12 +6,15 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
+from bus import subjects
 from bus.ports import any_port
 from bus.streams import Limits
+from gyre.config import Config
 from gyre.engines.port import EngineUnavailable
 from gyre.engines.sglang.engine import SglangEngine
 from gyre.engines.sglang.server import ManagedServer, RunningServer
@@ -106,6 +109,21 @@ async def test_a_cell_whose_server_is_stopped_ends_and_the_scheduler_hears_why(
         assert await lost == Silent(next(iter(alive)), str(cell.exception()))
         await silence.aclose()
     assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
+async def test_who_was_heard_again_is_told_again_when_it_falls_silent_again(tmp_path: Path) -> None:
+    config = Config.model_validate({"cells": {"heartbeat_seconds": 0.05, "lost_after_seconds": 0.2}})
+    crew = Crew(tmp_path, config=config)
+    crew.broker.provision(RUN, Limits())
+    place = Place("runner", "runner-1", RUN, tmp_path, "", config)
+    silence = Silence(place, crew.bus("runner")).lost(lambda: ("runner-2",))
+    async with asyncio.timeout(20), aclosing(silence):
+        assert (await anext(silence)).instance == "runner-2"
+        again = asyncio.ensure_future(anext(silence))
+        await asyncio.wait({again}, timeout=0.5)
+        assert not again.done()  # told once
+        await crew.bus("runner").tell(subjects.hint(RUN, "heartbeat", "runner"), b"runner-2")
+        assert (await again).instance == "runner-2"
 
 
 async def test_a_server_that_is_busy_for_longer_or_silent_for_less_than_the_bound_is_left_alone(

@@ -1,5 +1,7 @@
 """Which ends of processes end a run, and who is started again."""
 
+import asyncio
+import errno
 import signal
 import time
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gyre.config import Config
+from services.births import Born, NotBorn
 from services.supervisor import MOST_QUICK_DEATHS, MOST_QUICK_KILLS, Child, Supervisor
 
 
@@ -33,6 +36,35 @@ async def test_a_process_that_ends_at_once_again_and_again_ends_the_run_a_killed
     assert made.fatal == ""
     await ends(made, code, 1, monkeypatch)
     assert made.fatal == f"cell-0 ended {most} times at once (exit {code}): model folder: it is damaged"
+
+
+async def test_a_system_that_is_short_of_files_for_a_while_costs_a_start_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = supervisor(tmp_path, Child("packer", None))
+    tries = iter([OSError(errno.EMFILE, "Too many open files"), NotBorn("no memory"), OSError(errno.ENOSPC, "full")])
+
+    async def start(_: Supervisor, child: Child) -> Born:
+        child.born = time.monotonic()
+        raise next(tries)
+
+    monkeypatch.setattr("services.supervisor.MOST_DOUBLINGS", -20)
+    monkeypatch.setattr(Supervisor, "_start", start)
+    await asyncio.wait_for(made._keep(made.children[0]), 10)
+    assert made.children[0].restarts == 2
+    assert (made.fatal, made.full) == ("packer cannot be started: [Errno 28] full", True)
+
+
+async def test_a_run_that_nobody_keeps_any_more_ends_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def keep(_: Supervisor, child: Child) -> None:
+        raise RuntimeError(f"{child.name} is nothing that can be kept")
+
+    monkeypatch.setattr(Supervisor, "_keep", keep)
+    made = Supervisor(tmp_path, Config(), None)
+    await asyncio.wait_for(made.run(lambda: False), 10)
+    assert made.fatal == "supervising failed: cell-0 is nothing that can be kept"
 
 
 def test_only_what_is_not_heard_any_more_is_wanted_back(tmp_path: Path) -> None:

@@ -110,3 +110,15 @@ def test_a_sum_of_anything_else_is_refused_at_every_member(
     for each in checked(reducers, first, second):
         with pytest.raises(LedgerBroken, match=f"step 1 epoch 1: .*{wrong}"):
             each.result()
+
+
+def test_what_is_accumulated_after_the_account_is_in_no_sum_of_it(reducers: list[Reducer], tmp_path: Path) -> None:
+    mine = GRADIENTS[0].clone()
+    event = opened(1, 1, 0, 1)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(checked_sum, reducers[0], event, mine, {})
+        while not list((tmp_path / "reduction").glob("*")):  # it waits for the other one there
+            assert not first.done()
+        mine += 1000.0  # as a cell does that gave up on this sum
+        second = threads.submit(checked_sum, reducers[1], event, GRADIENTS[1], {})
+        assert first.result().tolist() == second.result().tolist() == [11.0, 18.0, 30.5]
