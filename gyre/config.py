@@ -226,7 +226,7 @@ class BusSection(Section):
     url: str = ""
     """URL of a NATS server with JetStream, such as nats://127.0.0.1:4222; empty: start one for the run."""
     durability: Literal["always", "laptop"] = "always"
-    """Of a server started here: "always" syncs before it acknowledges; "laptop" may lose seconds in a power cut."""
+    """Of a server started here: "always" syncs before it acknowledges; "laptop" may lose two minutes in a power cut."""
     max_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
     """Most bytes of each of the run's streams; a full one refuses, it never drops."""
     replicas: Literal[1, 3, 5] = 1

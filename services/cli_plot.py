@@ -28,7 +28,7 @@ def check_picture(out: Path) -> None:
     if not out.absolute().parent.is_dir():
         raise PlotError(f"{out}: no such folder; make it, or write elsewhere")
     if find_spec("matplotlib") is None:
-        raise PlotError("matplotlib is not installed: pip install 'gyre[plot]'")
+        raise PlotError("matplotlib is not installed: pip install -e '.[plot]' in gyre's folder")
 
 
 def draw(timeline: Timeline, out: Path, title: str, window: tuple[float, float] | None = None) -> None:

@@ -77,7 +77,7 @@ def test_without_matplotlib_one_line_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     line = refusal(gyre("plot", told, "--out", "run.png"))
-    assert line == "matplotlib is not installed: pip install 'gyre[plot]'"
+    assert line == "matplotlib is not installed: pip install -e '.[plot]' in gyre's folder"
 
 
 def test_a_window_without_time_and_a_run_without_cells_are_refused(gyre: Gyre, told: Path, small_run: Path) -> None:
