@@ -186,8 +186,7 @@ class Training:
         began = time.monotonic()
         desk.held = replace(desk.held, tried_epoch=opened.epoch)
         try:
-            summing = asyncio.to_thread(self._summed, opened)
-            total = await self._unless_broken(opened, summing)
+            total = await self._unless_broken(opened, await self._summing(opened))
         except ReductionFailed as error:
             self._failure = str(error)[:300]
             return
@@ -202,10 +201,12 @@ class Training:
             self._sum = total
             await self._say_reduced(opened, total, time.monotonic() - began)
 
-    def _summed(self, opened: ReductionOpened) -> "Tensor":
+    async def _summing(self, opened: ReductionOpened) -> "Awaitable[Tensor]":
+        """The sum to come. It may be abandoned, so the trainer, whom the next deed asks, has given its part before."""
         from gyre.trainers.reduction import checked_sum
 
-        return checked_sum(self._reducer, opened, self._trainer.gradient, self._desk.held.accumulated)
+        gradient = await asyncio.to_thread(lambda: self._trainer.gradient)
+        return asyncio.to_thread(checked_sum, self._reducer, opened, gradient, self._desk.held.accumulated)
 
     async def _say_reduced(self, opened: ReductionOpened, total: "Tensor", seconds: float) -> None:
         from gyre.trainers.optimizer import global_norm
@@ -283,7 +284,7 @@ class Training:
         desk = self._desk
         view = desk.view
         began = time.monotonic()
-        weights_path(desk.place, view.weights)  # its digest is checked before anyone is told to load it
+        await asyncio.to_thread(weights_path, desk.place, view.weights)  # digested before anyone is told to load it
         weights = named(desk.place, view.weights)
         offered = await self._weights.offer(weights, view.published_weights)  # again: this may be another core
         await asyncio.gather(*(self._has_it(each, view.ledger.version) for each in view.engines.values()))
@@ -297,7 +298,7 @@ class Training:
             changed=offered.changed,
         )
         if await desk.say_as_core(published) and desk.place.config.run.keep_weights == "latest":
-            prune(desk.place.folder, keep)
+            await asyncio.to_thread(prune, desk.place.folder, keep)
 
     def _published(self, version: int) -> bool:
         """Whether an update ends a burst."""

@@ -1,0 +1,119 @@
+"""What a training cell does beside its event loop, and with what nobody else may be at by then."""
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bus.memory import MemoryBroker, MemoryBus
+from bus.streams import Limits
+from gyre.config import Config
+from gyre.engines.scripted import ScriptedEngine, replay
+from gyre.weights.files import FromFolder
+from schemas.refs import WeightsRef
+from schemas.training import OptimizerStepped, ReductionOpened
+from services import cell_training
+from services.cell_desk import Desk
+from services.cell_training import Training
+from services.place import Place
+from services.replica import Replica
+
+RUN = "trained"
+
+
+class Slow:
+    """The part of a trainer that a sum asks for; it gives its gradient once it is let."""
+
+    def __init__(self) -> None:
+        self.asked, self.let = threading.Event(), threading.Event()
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        self.asked.set()
+        assert self.let.wait(30)
+        return torch.zeros(1)
+
+
+class Alone:
+    """A reducer without peers."""
+
+    def sum(self, opened: ReductionOpened, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+@asynccontextmanager
+async def core(folder: Path, trainer: Any = None) -> AsyncGenerator[tuple[Desk, Training]]:
+    """Cell 0 of a run, reading."""
+    broker = MemoryBroker()
+    broker.provision(RUN, Limits())
+    place = Place("cell", "core-a", RUN, folder, "", Config())
+    desk = Desk(place, MemoryBus(broker, RUN, "cell", "core-a", folder), 0)
+    replica = Replica(ScriptedEngine(replay(())), trainer or Slow(), Alone())  # type: ignore[arg-type]
+    reading = asyncio.create_task(desk.read())
+    try:
+        yield desk, Training(desk, replica, FromFolder(folder))
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def test_a_sum_that_is_given_up_leaves_nobody_at_the_trainer(tmp_path: Path) -> None:
+    trainer = Slow()
+    async with core(tmp_path, trainer) as (desk, training):
+        broken = ReductionOpened(step=1, epoch=1, members=(0, 1), instances=("core-a", "gone"), contributions=())
+        await desk.say(("core",), broken)
+        await desk.heard()
+        summing = asyncio.create_task(training.take_part())
+        await asyncio.to_thread(trainer.asked.wait, 30)
+        assert not (await asyncio.wait((summing,), timeout=0.2))[0]
+        trainer.let.set()
+        await summing
+
+
+async def test_files_are_digested_and_deleted_while_the_cell_hears_and_says_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_loop: list[bool] = []
+
+    def seen(work: Any) -> Any:
+        def and_done(*arguments: Any) -> Any:
+            on_loop.append(threading.current_thread() is threading.main_thread())
+            return work(*arguments)
+
+        return and_done
+
+    monkeypatch.setattr(cell_training, "locate", seen(cell_training.locate))
+    monkeypatch.setattr(cell_training, "prune", seen(cell_training.prune))
+    async with core(tmp_path) as (desk, training):
+        await desk.say(("core",), updated(tmp_path))
+        await desk.heard()
+        await training.publish()
+        await desk.heard()
+        assert desk.view.published == 1
+    assert on_loop == [False, False]
+
+
+def updated(folder: Path) -> OptimizerStepped:
+    """The first update, whose weights lie in the run's folder."""
+    body = b"weights"
+    digest = hashlib.sha256(body).hexdigest()
+    (folder / "weights").mkdir()
+    (folder / "weights" / f"{digest}.safetensors").write_bytes(body)
+    weights = WeightsRef(digest=digest, size=len(body), address=f"weights/{digest}.safetensors")
+    return OptimizerStepped(
+        step=1,
+        version=1,
+        weights=weights,
+        optimizer=weights,
+        loss=0.0,
+        gradient_norm=0.0,
+        clip_coefficient=1.0,
+        learning_rate=1e-6,
+        seconds=0.0,
+    )
