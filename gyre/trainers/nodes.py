@@ -40,8 +40,11 @@ class RankProcess(Protocol):
     def pid(self) -> int:
         """0: it is on another machine."""
 
-    def wait(self) -> object:
-        """How it ended."""
+    def wait(self, timeout: float | None = None) -> object:
+        """How it ended. Raises `subprocess.TimeoutExpired`: it has not, within so many seconds."""
+
+    def kill(self) -> None:
+        """End it, unless it is on another machine: its node sees to that."""
 
 
 class _Elsewhere:
@@ -50,8 +53,11 @@ class _Elsewhere:
     def __init__(self, node: str) -> None:
         self._node = node
 
-    def wait(self) -> str:
+    def wait(self, timeout: float | None = None) -> str:
         return f"something that {self._node} has printed"
+
+    def kill(self) -> None:
+        """See `RankProcess`."""
 
 
 def begin(

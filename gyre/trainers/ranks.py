@@ -10,6 +10,7 @@ import os
 import pickle
 import select
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
@@ -18,6 +19,9 @@ from typing import Any
 from gyre.errors import GyreError
 from gyre.trainers.nodes import begin
 from gyre.trainers.port import TrainerError
+
+_END_SECONDS = 30.0
+"""As long as a rank may take to end once its line is closed."""
 
 
 class RankLost(TrainerError):
@@ -105,7 +109,7 @@ class RankProcesses:
         for each in self._ranks:
             each.line.close()
         for each in self._ranks:
-            each.process.wait()
+            each.end()
 
     def _answers(self) -> list[tuple[bool, Any]]:
         """Whether each has done it, and what it found, or why not; a rank that is gone is not waited for."""
@@ -151,7 +155,14 @@ class _Rank:
         return said
 
     def _lost(self) -> RankLost:
-        return RankLost(f"rank {self.number} ended with {self.process.wait()}: see what it printed before")
+        return RankLost(f"rank {self.number} {self.end()}: see what it printed before")
+
+    def end(self) -> str:
+        """How it ended, once it has, which it does when either side has hung up."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return f"ended with {self.process.wait(_END_SECONDS)}"
+        self.process.kill()
+        return f"did not end within {_END_SECONDS:g} s of hanging up, and was killed"
 
 
 def serve(descriptor: int, make: Callable[[Any, str], object]) -> int:
