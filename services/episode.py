@@ -16,7 +16,7 @@ from bus.blobs import Blobs
 from gyre.config import Config
 from gyre.errors import GyreError
 from gyre.proxy.tokens import execution_token
-from gyre.sandboxes.port import Command, Ended, Ending, Sandbox, SandboxError
+from gyre.sandboxes.port import Command, CommandLost, Ended, Ending, Sandbox, SandboxError
 from gyre.tasks.folder import Task
 from gyre.tasks.places import working_places
 from schemas.dispatch import Reason, Stage
@@ -89,13 +89,21 @@ class Episodes:
             place = await self._prepared(execution, task)
             command = await self._command_for(execution, task, token, place)
             ready = time.monotonic() - began
-            ended = await self._sandbox.run(command, stop)
-        except (workspace.WorkspaceError, SandboxError, NotReady, TimeoutError) as error:
+            outcome = await self._worked(execution, command, place, stop)
+        except (workspace.WorkspaceError, SandboxError, NotReady, OSError) as error:  # a TimeoutError is one, too
             detail = str(error) or "setup took too long"
             return Outcome("failed", "setup", None, time.monotonic() - began, detail[:500], None)
-        outcome = _outcome(ended, place)
         detail = outcome.detail.replace(token, "<token>")  # the log must not know it
         return replace(outcome, detail=detail, setup_seconds=ready)
+
+    async def _worked(self, execution: str, command: Command, place: Path, stop: asyncio.Event | None) -> Outcome:
+        """How the harness ended; one that its sandbox lost has worked until then. Raises SandboxError: it never did."""
+        began = time.monotonic()
+        try:
+            return _outcome(await self._sandbox.run(command, stop), place)
+        except CommandLost as error:
+            await self.end_leftovers(execution)  # what is still there would work in what is preserved
+            return Outcome("failed", "agent", None, time.monotonic() - began, str(error)[:500], place)
 
     async def _prepared(self, execution: str, task: str) -> Path:
         if task not in self._tasks:

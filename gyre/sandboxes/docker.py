@@ -25,7 +25,7 @@ from gyre.sandboxes.docker_engine import Engine, NoContainer
 from gyre.sandboxes.docker_spec import LABEL, Body
 from gyre.sandboxes.family import descendants
 from gyre.sandboxes.owners import BOX, DOOR, Owner, Reaper
-from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError
+from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError, started, starting
 from gyre.sandboxes.watching import Output, first_ending, furnish, overfull, said_of
 
 LOG = logging.getLogger(__name__)
@@ -63,9 +63,10 @@ class DockerSandbox:
         """See `Sandbox`."""
         began = time.monotonic()
         await self._reaper.begin()
-        await asyncio.to_thread(furnish, command.box, *(int(each) for each in self._user.split(":")))
-        async with self._container(command) as container:
-            return await self._run(container, command, stop, began)
+        with starting(command.arguments[0]):
+            await asyncio.to_thread(furnish, command.box, *(int(each) for each in self._user.split(":")))
+            async with self._container(command) as container:
+                return await self._run(container, command, stop, began)
 
     async def end_leftovers(self, box: Path) -> int:
         """See `Sandbox`."""
@@ -143,7 +144,10 @@ class DockerSandbox:
             yield
         finally:
             self._live.discard(name)
-            await self._engine.remove(name)
+            try:
+                await self._engine.remove(name)
+            except SandboxError as error:  # the result counts; whoever looks next finds it
+                LOG.warning("container %s: cannot be removed: %s", name, error)
 
     async def _made(self, name: str, body: dict[str, object], image: str) -> str:
         try:
@@ -167,8 +171,9 @@ class DockerSandbox:
             try:
                 await self._started(container, command)
                 exited = asyncio.create_task(self._engine.wait(container))
-                ending = await self._ending(container, exited, command, stop, output)
-                code = await exited
+                with started():
+                    ending = await self._ending(container, exited, command, stop, output)
+                    code = await exited
                 await asyncio.wait({reading})
             finally:
                 for task in (reading, exited):
@@ -217,11 +222,19 @@ class DockerSandbox:
         """Returns when it has as many processes as it may."""
         while True:
             await asyncio.sleep(self._limits.look_seconds)
-            if await self._engine.processes(container) >= self._limits.processes:
-                return
+            try:
+                if await self._engine.processes(container) >= self._limits.processes:
+                    return
+            except SandboxError as error:  # the kernel holds it to that, too: not worth its work
+                LOG.warning("container %s: its processes cannot be counted: %s; asking again", container[:12], error)
 
     async def _lacked_memory(self, container: str) -> bool:
-        return bool((await self._engine.inspect(container))["State"]["OOMKilled"])
+        """One that ended with an error; where that is not known any more, the error is all there is to say."""
+        try:
+            return bool((await self._engine.inspect(container))["State"]["OOMKilled"])
+        except SandboxError as error:
+            LOG.warning("container %s: what ended it is not known: %s", container[:12], error)
+            return False
 
 
 def _seen(container: str, first: int) -> tuple[int, ...]:

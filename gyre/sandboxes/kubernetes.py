@@ -24,11 +24,12 @@ from gyre.sandboxes import owners
 from gyre.sandboxes.kubernetes_api import Api, Closed, NoPod, Outdated
 from gyre.sandboxes.kubernetes_spec import COMPONENT, CONTAINER, OWNER, SANDBOX, Body, host_of
 from gyre.sandboxes.owners import Reaper
-from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError
+from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError, started, starting
 from gyre.sandboxes.watching import Output, first_ending, furnish, overfull, said_of
 
 LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 1.0
+_AGAIN_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 _LOGS_SECONDS = 30.0
 _END_SECONDS = 60.0  # for a node to say that it has killed what it was told to kill
 _SIGNALS = range(129, 160)
@@ -73,9 +74,10 @@ class KubernetesSandbox:
         began = time.monotonic()
         await self._reaper.begin()
         user, group = (int(each) for each in self._chosen.user.split(":"))
-        await asyncio.to_thread(furnish, command.box, user, group)
         name = f"gyre-{self._owner.name}-{next(self._numbers)}"
-        pod = await self._pod(command, name)
+        with starting(command.arguments[0]):
+            await asyncio.to_thread(furnish, command.box, user, group)
+            pod = await self._pod(command, name)
         self._live.add(name)
         try:
             return await self._run(await self._api.create(pod), command, stop, began)
@@ -121,38 +123,49 @@ class KubernetesSandbox:
         return self._body.of(command, image, name, owner, hosts)
 
     async def _run(self, pod: dict[str, Any], command: Command, stop: asyncio.Event | None, began: float) -> Ended:
-        name, output, started = pod["metadata"]["name"], Output(self._limits), asyncio.Event()
-        following = asyncio.create_task(self._follow(pod, started))
+        name, output, runs = pod["metadata"]["name"], Output(self._limits), asyncio.Event()
+        following = asyncio.create_task(self._follow(pod, runs))
         try:
-            await self._started(following, started, name)
-            limits: dict[Ending, Awaitable[None]] = {"disk": overfull(command.box, self._limits)}
-            ending = await first_ending(following, command, stop, limits)
-            if ending == "exited":
-                await self._read(name, output, follow=False)
-                ending, code = _ending_of(following.result())
-            else:
-                code = await self._end(following, command, name, output)
+            await self._started(following, runs, name)
+            with started():
+                ending, code = await self._ending(following, command, stop, name, output)
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
         reason = said_of(ending, command.deadline_seconds, self._limits)
         return Ended(ending, code, time.monotonic() - began, bytes(output.kept), reason)
 
-    async def _started(self, following: "asyncio.Task[dict[str, Any]]", started: asyncio.Event, name: str) -> None:
+    async def _ending(
+        self,
+        following: "asyncio.Task[dict[str, Any]]",
+        command: Command,
+        stop: asyncio.Event | None,
+        name: str,
+        output: Output,
+    ) -> tuple[Ending, int | None]:
+        """Wait for whatever ends it first, and see to its end; its exit code, too."""
+        limits: dict[Ending, Awaitable[None]] = {"disk": overfull(command.box, self._limits)}
+        ending = await first_ending(following, command, stop, limits)
+        if ending != "exited":
+            return ending, await self._end(following, command, name, output)
+        await self._read(name, output, follow=False)
+        return _ending_of(following.result())
+
+    async def _started(self, following: "asyncio.Task[dict[str, Any]]", runs: asyncio.Event, name: str) -> None:
         """Wait until the command runs, or has run. Raises `SandboxError` where it cannot or takes too long."""
-        starting = asyncio.create_task(started.wait())
-        either: list[asyncio.Future[Any]] = [following, starting]
+        running = asyncio.create_task(runs.wait())
+        either: list[asyncio.Future[Any]] = [following, running]
         try:
             first = asyncio.FIRST_COMPLETED
             done, _ = await asyncio.wait(either, timeout=self._chosen.schedule_seconds, return_when=first)
         finally:
-            starting.cancel()
+            running.cancel()
         if not done:
             raise SandboxError(f"pod {name}: has not started within {self._chosen.schedule_seconds} s; see its events")
-        if following in done:
+        if not runs.is_set():
             following.result()
 
-    async def _follow(self, pod: dict[str, Any], started: asyncio.Event) -> dict[str, Any]:
+    async def _follow(self, pod: dict[str, Any], runs: asyncio.Event) -> dict[str, Any]:
         """Returns a pod once its command has ended. Raises `SandboxError` where that cannot come."""
         async with contextlib.aclosing(self._changes(pod)) as changes:
             async for now in changes:
@@ -160,7 +173,7 @@ class KubernetesSandbox:
                 if "terminated" in state or now["status"].get("phase") in ("Succeeded", "Failed"):
                     return now
                 if "running" in state:
-                    started.set()
+                    runs.set()
                 waiting = state.get("waiting", {})
                 if waiting.get("reason") in _REFUSALS:
                     image = now["spec"]["containers"][0]["image"]
@@ -193,7 +206,7 @@ class KubernetesSandbox:
         """Ask the command to end, then have it killed; its exit code, if the node told."""
         reading = asyncio.create_task(self._read(name, output, follow=True))
         try:
-            await self._api.delete(name, math.ceil(command.grace_seconds))
+            await self._asked_to_end(name, math.ceil(command.grace_seconds))
             await asyncio.wait({following}, timeout=command.grace_seconds + _END_SECONDS)
             await asyncio.wait({reading}, timeout=_AGAIN_SECONDS)
         finally:
@@ -203,6 +216,18 @@ class KubernetesSandbox:
             return _ending_of(following.result())[1] if following.done() else None
         except NoPod:
             return None
+
+    async def _asked_to_end(self, name: str, grace_seconds: int) -> None:
+        """An API server that does not answer for a while (it is replaced, say) costs no work."""
+        for pause in _AGAIN_PAUSES:
+            try:
+                return await self._api.delete(name, grace_seconds)
+            except Closed:
+                raise
+            except SandboxError as error:
+                LOG.warning("pod %s: cannot be told to end: %s; asking again", name, error)
+                await asyncio.sleep(pause)
+        return await self._api.delete(name, grace_seconds)
 
     async def _read(self, name: str, output: Output, *, follow: bool) -> None:
         """The end of its output; a node that does not give it costs the output, not the execution."""

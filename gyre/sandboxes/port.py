@@ -1,7 +1,8 @@
 """What a runner may ask of a sandbox: run one command to its end, within limits, and leave nothing behind."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -22,6 +23,28 @@ NO_CORE = 1
 
 class SandboxError(GyreError):
     """A sandbox does not work here, or a command could not be started in it; one line saying which and why."""
+
+
+class CommandLost(SandboxError):
+    """A command was started, and how it ended is not known: what it did until then counts."""
+
+
+@contextlib.contextmanager
+def starting(name: str) -> Iterator[None]:
+    """Around all of one run: what the machine refuses it (descriptors, owners of files) is a `SandboxError`."""
+    try:
+        yield
+    except OSError as error:
+        raise SandboxError(f"command {name!r}: cannot be started: {error}") from error
+
+
+@contextlib.contextmanager
+def started() -> Iterator[None]:
+    """Around what follows the start of a command in one run: what fails now loses it, which is `CommandLost`."""
+    try:
+        yield
+    except (SandboxError, OSError) as error:
+        raise CommandLost(f"its sandbox lost it: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +129,8 @@ class Sandbox(Protocol):
     async def run(self, command: Command, stop: asyncio.Event | None = None) -> Ended:
         """Run a command to its end: its own, its deadline's, a limit's, or `stop`'s; then nothing of it lives on.
 
-        Cancelling this call kills the command at once. Raises `SandboxError` when it cannot be started.
+        Cancelling this call kills the command at once. Raises `SandboxError` when it cannot be started, `CommandLost`
+        when how it ended cannot be known.
         """
 
     async def end_leftovers(self, box: Path) -> int:

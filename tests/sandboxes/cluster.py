@@ -85,6 +85,8 @@ class Cluster:
         """Of the next command that ends: instead of its own `terminated`."""
         self.unwilling: set[str] = set()
         """Images that no node finds."""
+        self.deaf = 0
+        """Deletions to answer with an error."""
         self.cut = 0
         """Watches to end before they say anything."""
         self.forgotten = 0
@@ -130,6 +132,9 @@ class Cluster:
         return web.json_response({"kind": "PodList", "apiVersion": "v1", "items": found})
 
     async def delete(self, request: web.Request) -> web.Response:
+        if self.deaf:
+            self.deaf -= 1
+            return refused(503, "ServiceUnavailable", "the API server is being replaced")
         run, options = self.runs.get(request.match_info["name"]), await request.json()
         if run is None:
             return refused(404, "NotFound", "pods not found")
@@ -150,6 +155,17 @@ class Cluster:
         lines = bytes(run.output).splitlines(keepends=True)[-int(request.query["tailLines"]) :]
         await answer.write(b"".join(lines))
         return answer
+
+    async def lose(self) -> None:
+        """The nodes go, with all that runs there, and say nothing of how it ended."""
+        async with self._news:
+            await self._news.wait_for(
+                lambda: all(run.pod["status"]["phase"] == "Running" for run in self.runs.values())
+            )
+        for name in tuple(self.runs):
+            run = self.runs.pop(name)
+            await self.say("DELETED", run.pod)
+            kill(run, signal.SIGKILL)
 
     async def close(self) -> None:
         for run in self.runs.values():

@@ -23,7 +23,7 @@ from gyre.sandboxes.docker_engine import Engine
 from gyre.sandboxes.docker_spec import LABEL, Body
 from gyre.sandboxes.make import check_sandbox
 from gyre.sandboxes.owners import BOX
-from gyre.sandboxes.port import OUTPUT_BYTES, Command, Limits, SandboxError
+from gyre.sandboxes.port import OUTPUT_BYTES, Command, CommandLost, Limits, SandboxError
 from tests.pipes import told
 from tests.sandboxes.engine import IMAGE, SOCKET, on_an_engine, with_a_client
 
@@ -238,6 +238,31 @@ async def test_cancelling_the_call_removes_the_container(
     with pytest.raises(asyncio.CancelledError):
         await running
     assert await containers(engine, tmp_path) == []
+
+
+@on_an_engine
+async def test_an_engine_that_fails_to_answer_beside_a_command_costs_no_work(
+    tmp_path: Path, sandbox: DockerSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unable(container: str) -> int:
+        raise SandboxError(f"docker: the engine does not answer: {container}")
+
+    monkeypatch.setattr(sandbox._engine, "processes", unable)
+    monkeypatch.setattr(sandbox._engine, "remove", unable)
+    ended = await sandbox.run(shell(tmp_path, "sleep 0.5; echo the work; exit 3"))
+    assert (ended.ending, ended.exit_code, ended.last_line) == ("exited", 3, "the work")
+
+
+@on_an_engine
+async def test_what_ends_a_command_that_works_loses_it_and_is_no_reason_not_to_start(
+    tmp_path: Path, sandbox: DockerSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cut(container: str) -> int:
+        raise SandboxError("docker: no engine can be asked")
+
+    monkeypatch.setattr(sandbox._engine, "wait", cut)
+    with pytest.raises(CommandLost, match="its sandbox lost it: docker: no engine can be asked"):
+        await sandbox.run(shell(tmp_path, "sleep 300"))
 
 
 @on_an_engine

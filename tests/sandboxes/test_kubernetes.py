@@ -16,7 +16,7 @@ from gyre.sandboxes import owners
 from gyre.sandboxes.kubernetes import KubernetesSandbox
 from gyre.sandboxes.kubernetes_spec import Body
 from gyre.sandboxes.owners import Owner
-from gyre.sandboxes.port import OUTPUT_BYTES, Command, Limits, SandboxError
+from gyre.sandboxes.port import OUTPUT_BYTES, Command, CommandLost, Limits, SandboxError
 from tests.pipes import told
 from tests.sandboxes.cluster import Cluster, Pod, running_cluster, trouble
 
@@ -160,6 +160,38 @@ async def test_a_deadline_asks_first_and_then_kills(tmp_path: Path, sandbox: Kub
     assert ended.reason == "ended at its deadline of 0.5 s"
     ended = await sandbox.run(shell(tmp_path / "b", "trap '' TERM; while :; do sleep 0.05; done", seconds=0.5))
     assert (ended.ending, ended.exit_code) == ("timeout", -signal.SIGKILL)
+
+
+async def test_a_deadline_outlives_an_api_server_that_does_not_answer_for_a_while(
+    tmp_path: Path, cluster: Cluster, sandbox: KubernetesSandbox
+) -> None:
+    cluster.deaf = 1
+    ended = await sandbox.run(shell(tmp_path / "e", "echo half; exec sleep 300", seconds=0.5, grace=0.2))
+    assert (ended.ending, ended.reason) == ("timeout", "ended at its deadline of 0.5 s")
+    assert cluster.runs == {}
+
+
+async def test_a_pod_that_goes_while_its_command_works_is_lost_and_not_unable_to_start(
+    tmp_path: Path, cluster: Cluster, sandbox: KubernetesSandbox
+) -> None:
+    os.mkfifo(tmp_path / "up")
+    running = asyncio.create_task(sandbox.run(shell(tmp_path / "e", f"echo up >{tmp_path}/up; exec sleep 300")))
+    await told(tmp_path / "up")
+    await cluster.lose()
+    with pytest.raises(CommandLost, match=r"its sandbox lost it: pod .*: was deleted"):
+        await running
+
+
+async def test_a_box_that_cannot_be_given_away_is_a_reason_not_to_start(
+    tmp_path: Path, sandbox: KubernetesSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def squashed(path: str, user: int, group: int) -> None:
+        raise PermissionError(1, "Operation not permitted", path)
+
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(os, "lchown", squashed)
+    with pytest.raises(SandboxError, match=r"command '/bin/sh': cannot be started: .*Operation not permitted"):
+        await sandbox.run(shell(tmp_path / "e", "true"))
 
 
 async def test_a_stop_ends_a_command(tmp_path: Path, sandbox: KubernetesSandbox) -> None:
