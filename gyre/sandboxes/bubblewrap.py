@@ -19,7 +19,7 @@ from gyre.sandboxes import doorway, seccomp
 from gyre.sandboxes.family import children, descendants
 from gyre.sandboxes.local import Launch, Local, bounded, cpu_seconds
 from gyre.sandboxes.orphans import kill_leftovers
-from gyre.sandboxes.port import Command, Ended, Limits, SandboxError
+from gyre.sandboxes.port import Command, Ended, Limits, SandboxError, starting
 from gyre.sandboxes.view import interpreter, view
 
 _FIXED = (
@@ -67,13 +67,14 @@ class BubblewrapSandbox:
 
     async def run(self, command: Command, stop: asyncio.Event | None = None) -> Ended:
         """See `Sandbox`. An exit code above 128 may be the signal that ended it, plus 128."""
-        command.box.mkdir(parents=True, exist_ok=True)
-        async with _reaching(command) as door:
-            with self._filtered() as filters, _memory_file() as status:
-                arguments = self._arguments(command, door, filters, status)
-                launch = Launch(arguments, _ask, own_limits=True, descriptors=(*filters, status))
-                ended = await self._local.run(command, launch, stop)
-                begun = _EXITED in os.pread(status, _STATUS_BYTES, 0)
+        with starting(command.arguments[0]):
+            command.box.mkdir(parents=True, exist_ok=True)
+            async with _reaching(command) as door:
+                with self._filtered() as filters, _memory_file() as status:
+                    arguments = self._arguments(command, door, filters, status)
+                    launch = Launch(arguments, _ask, own_limits=True, descriptors=(*filters, status))
+                    ended = await self._local.run(command, launch, stop)
+                    begun = _EXITED in os.pread(status, _STATUS_BYTES, 0)
         if (ended.ending, ended.exit_code, begun) == ("exited", 1, False):
             raise SandboxError(f"command {command.arguments[0]!r}: cannot be started: {ended.last_line}")
         return ended

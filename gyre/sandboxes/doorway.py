@@ -46,7 +46,7 @@ async def doorway(reach: str, folder: Path) -> AsyncIterator[Path]:
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-            door.unlink(missing_ok=True)
+            _forget(door)
 
 
 @contextlib.contextmanager
@@ -63,11 +63,17 @@ def _listening(folder: Path) -> "Iterator[socket.socket]":
         yield waiting
 
 
+def _forget(door: Path) -> None:
+    """Who is served may write where the door lies, and have put something else there."""
+    with contextlib.suppress(OSError):
+        door.unlink()
+
+
 async def _serve(waiting: socket.socket, door: Path, target: tuple[str, int]) -> None:
     loop = asyncio.get_running_loop()
     with await _handed_out(waiting) as listener:
         waiting.close()
-        door.unlink(missing_ok=True)
+        _forget(door)
         room, breath = asyncio.Semaphore(_MOST_CONNECTIONS), asyncio.Lock()
         async with asyncio.TaskGroup() as group:
             while True:

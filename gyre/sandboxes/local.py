@@ -15,12 +15,11 @@ from typing import Any
 from gyre.sandboxes.groups import ENTER, Group, Groups
 from gyre.sandboxes.orphans import MARK, Orphanage
 from gyre.sandboxes.output import Tail
-from gyre.sandboxes.port import NO_CORE, Command, Ended, Ending, Limits, SandboxError
+from gyre.sandboxes.port import NO_CORE, Command, Ended, Ending, Limits, SandboxError, started, starting
 from gyre.sandboxes.watch import Watch
 
 _USERS = 4  # the kernel counts all processes of a user, also those of other commands; root's it does not count
 _ROOM_BYTES = 1 << 30  # what threads of this process may take while one starts: an arena each
-_KILL_SECONDS = 10.0  # a killed process goes at once, unless the kernel holds it
 _AGAIN_PAUSES = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 4.0)
 _SWEEP_PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, *(1.0,) * 9)
 
@@ -51,7 +50,9 @@ class Local:
     async def run(self, command: Command, launch: Launch, stop: asyncio.Event | None) -> Ended:
         """See `Sandbox.run`."""
         began = time.monotonic()
-        tail, group = Tail(), self._groups.open(self.limits)
+        name = command.arguments[0]
+        with starting(name):
+            tail, group = Tail(), self._groups.open(self.limits)
         try:
             process = await self._started(command, launch, tail, group)
         except BaseException:
@@ -61,11 +62,11 @@ class Local:
             raise
         watch = Watch(self.limits, command.box, group, tail, self._orphans)
         try:
-            with _exit_of(process) as exited:
-                try:
+            try:
+                with starting(name), _exit_of(process) as exited, started():
                     ending = await self._ending(process.pid, exited, command, launch, watch, stop)
-                finally:
-                    await self._end(process, exited, command, group)
+            finally:
+                await self._end(process, command, group)
         finally:
             output = tail.close()
             if group:
@@ -76,17 +77,13 @@ class Local:
         reason = watch.reason or _reason(ending, command.deadline_seconds)
         return Ended(ending, process.returncode, time.monotonic() - began, output, reason)
 
-    async def _end(
-        self,
-        process: "subprocess.Popen[bytes]",
-        exited: "asyncio.Future[None]",
-        command: Command,
-        group: Group | None,
-    ) -> None:
-        """Kill it and all that it left behind, also where the call is cancelled."""
+    async def _end(self, process: "subprocess.Popen[bytes]", command: Command, group: Group | None) -> None:
+        """Kill it and all that it left behind, also where the call is cancelled or the end could not be waited for."""
         signal_group(process.pid, signal.SIGKILL)
-        await asyncio.wait({exited}, timeout=_KILL_SECONDS)
-        process.poll()
+        for pause in _SWEEP_PAUSES:  # a killed process goes at once, unless the kernel holds it
+            if process.poll() is not None:
+                break
+            await asyncio.sleep(pause)
         self._orphans.leaders.discard(process.pid)
         for pause in _SWEEP_PAUSES:  # one that cannot be killed yet (in the kernel) is left after ten seconds
             lively = group.kill() if group else False  # first: from then on nothing more is started in it
@@ -247,8 +244,8 @@ def _exit_of(process: "subprocess.Popen[bytes]") -> "Iterator[asyncio.Future[Non
         if not exited.done():
             exited.set_result(None)
 
-    loop.add_reader(descriptor, ended)
     try:
+        loop.add_reader(descriptor, ended)
         yield exited
     finally:
         loop.remove_reader(descriptor)

@@ -76,6 +76,15 @@ async def test_no_command_can_say_that_it_was_never_started(
 
 
 @works_here
+async def test_what_a_command_puts_in_the_place_of_its_door_changes_nothing(
+    tmp_path: Path, sandbox: BubblewrapSandbox
+) -> None:
+    wanted = shell(tmp_path, "rm -f ../door; mkdir -p ../door/in && echo done")
+    ended = await sandbox.run(replace(wanted, reach="http://127.0.0.1:1"))
+    assert (ended.exit_code, ended.last_line, (tmp_path / "door/in").is_dir()) == (0, "done", True)
+
+
+@works_here
 async def test_one_that_was_never_started_is_said_so(tmp_path: Path, sandbox: BubblewrapSandbox) -> None:
     (tmp_path / "elsewhere").mkdir()
     command = replace(shell(tmp_path / "box", "true"), folder=tmp_path / "elsewhere")

@@ -1,8 +1,11 @@
 """Files that were deleted and are still held: found where they are open or mapped, each once."""
 
 import ctypes
+import errno
 import os
 from pathlib import Path
+
+import pytest
 
 from gyre.sandboxes.nameless import Nameless, nameless
 
@@ -40,6 +43,21 @@ def test_memory_without_a_name_is_told_from_the_disk(tmp_path: Path) -> None:
 def test_a_process_that_is_gone_holds_nothing(tmp_path: Path) -> None:
     assert nameless((1 << 30,), tmp_path, 1000) == Nameless()
     assert nameless(ME, tmp_path / "gone", 1000).disk_bytes == 0
+
+
+def test_where_no_descriptor_is_left_what_has_a_disk_still_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(_: str) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = nameless(ME, tmp_path, 1000)
+    with (tmp_path / "file").open("w+b") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        (tmp_path / "file").unlink()
+        monkeypatch.setattr(os, "memfd_create", none_left)
+        assert nameless(ME, tmp_path, 1000).disk_bytes - before.disk_bytes == 1 << 20
 
 
 def test_it_counts_no_further_than_it_has_to(tmp_path: Path) -> None:

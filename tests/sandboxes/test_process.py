@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -69,6 +70,19 @@ async def test_a_command_that_cannot_be_started_says_so(tmp_path: Path, sandbox:
     (tmp_path / "ws").rmdir()
     with pytest.raises(SandboxError, match="command 'true': cannot be started"):
         await sandbox.run(wanted)
+
+
+@pytest.mark.parametrize("lacking", ["pipe", "pidfd_open"])
+async def test_where_no_descriptor_is_left_nothing_is_started_or_left(
+    tmp_path: Path, sandbox: ProcessSandbox, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, lacking, none_left)
+    with pytest.raises(SandboxError, match=r"command 'sleep': cannot be started: .*Too many open files"):
+        await sandbox.run(command(tmp_path, "sleep", "300"))
+    assert alive_in(tmp_path) == []
 
 
 async def test_a_flood_keeps_its_last_64_kib_and_leaves_the_processor_to_others(
