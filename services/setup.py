@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bus import credentials, subjects
+from bus.errors import Unavailable
 from bus.jetstream import Bus
 from bus.log import Expect
 from bus.server import NatsServer
@@ -36,6 +37,10 @@ OPEN_SECONDS = 20.0
 
 class SetupError(GyreError):
     """A run cannot be opened here; one line with the way out."""
+
+
+class PerhapsBegun(SetupError):
+    """The run's first word was sent to a server that did not answer any more: its folder stays, whichever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ async def open_run(config: Config) -> Opened:
     """Open a new run. Whatever it raises, nothing is running then, and a folder that it made is gone again.
 
     Raises:
+        PerhapsBegun: here the folder stays.
         SetupError, ConfigError, TaskError, ModelError, BusError: one line with the way out.
     """
     preflight(config)
@@ -73,8 +79,8 @@ async def open_run(config: Config) -> Opened:
     made = not folder.exists()
     try:
         return await _opened(config, run, folder)
-    except BaseException:
-        if made:
+    except BaseException as error:
+        if made and not isinstance(error, PerhapsBegun):
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -216,5 +222,12 @@ async def _begin(config: Config, run: str, folder: Path, url: str, started: RunS
         place = Place("control", instance, run, folder, url, config)
         commit = place.commit((started,), as_of=0, correlation=run)
         await bus.ev.append(place.subject("run"), commit, Expect(subjects.everything(run), 0))
+    except Unavailable as error:
+        if not config.bus.url:  # its log goes with the folder
+            raise
+        raise PerhapsBegun(
+            f"run {run}: it may have begun or not ({error}); `gyre resume {run}` goes on if it has and says so if not: "
+            f"remove {folder} then"
+        ) from error
     finally:
         await bus.close()

@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from bus.archive_log import open_archive
-from bus.jetstream import Bus
+from bus.errors import Unavailable
+from bus.jetstream import Bus, JetStreamLog
+from bus.log import Expect
 from bus.memory import MemoryBroker, MemoryBus
 from bus.server import NatsServer
 from gyre.config import Config
 from gyre.errors import ConfigError
+from schemas.envelope import Commit
 from schemas.runs import RunStarted
 from services.control import launch, serve
 from services.place import Note, Place, started
-from services.setup import SetupError
+from services.setup import PerhapsBegun, SetupError
 from services.source import messages
 from tests.services.recorded import SMALL
 
@@ -75,6 +78,24 @@ async def test_an_opening_that_was_cut_short_is_done_again_and_a_run_is_begun_on
     folder.rmdir()
     with pytest.raises(SetupError, match="its log is on"):
         await launch(config(tmp_path, server.url))
+
+
+async def test_a_run_whose_first_word_was_stored_but_not_answered_keeps_its_folder(
+    tmp_path: Path, server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = JetStreamLog.append
+
+    async def unanswered(log: JetStreamLog, subject: str, commit: Commit, expect: Expect | None = None) -> int:
+        await append(log, subject, commit, expect)
+        raise Unavailable("no answer in 20 s")
+
+    monkeypatch.setattr(JetStreamLog, "append", unanswered)
+    with pytest.raises(PerhapsBegun, match="gyre resume tried` goes on if it has"):
+        await launch(config(tmp_path, server.url))
+    monkeypatch.setattr(JetStreamLog, "append", append)
+    folder = await launch(config(tmp_path, server.url))
+    assert list((folder / "weights").iterdir())
+    assert (folder / "proxy.key").is_file()
 
 
 async def test_a_run_is_followed_to_its_end_and_beyond_and_what_came_of_it_is_said(

@@ -1,0 +1,66 @@
+"""What a cell does with entries of the step queue that it cannot read."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bus import subjects
+from bus.memory import MemoryBroker, MemoryBus
+from bus.streams import Limits
+from gyre.core.cell import Held, View
+from gyre.core.ledger import Ledger
+from schemas.envelope import Event
+from schemas.training import MicroStepEnqueued, MicroStepReissued
+from services.cell_claims import Claims
+from tests.bus.conftest import said
+from tests.trainers import batch
+
+
+class Desk(SimpleNamespace):
+    """Of cell 0, which has joined step 1 and has heard everything."""
+
+    async def heard(self, sequence: int) -> None:
+        """All of it."""
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> MemoryBus:
+    broker = MemoryBroker()
+    broker.provision("r", Limits())
+    return MemoryBus(broker, "r", "packer", "one", tmp_path)
+
+
+def claims(bus: MemoryBus) -> Claims:
+    async def drop(step: int, why: str) -> None:
+        raise AssertionError((step, why))
+
+    view = View(steps=3, burst=1, ledger=Ledger(step=1, joined={0: "i0"}))
+    held = Held(0, "i0", engine_version=-1, trainer_version=0)
+    desk: Any = Desk(bus=bus, view=view, held=held, index=0, place=SimpleNamespace(instance="i0", run="r"))
+    return Claims(desk, batch.trainer(), drop)
+
+
+async def enqueue(bus: MemoryBus, event: Event) -> None:
+    await bus.ev.append(subjects.ev("r", "packer", "step", 1, "0"), said(event, service="packer"))
+
+
+async def test_work_whose_rows_cannot_be_read_is_given_back_and_never_lost(
+    bus: MemoryBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    await enqueue(bus, MicroStepReissued(step=1, micro_step=0, enqueued=77, reissue=1, reason="lost"))
+    with caplog.at_level(logging.WARNING, "gyre"):
+        await claims(bus).claim()
+    assert [each.message for each in caplog.records] == [
+        "work of the queue is given back: sequence 77: it is not there"
+    ]
+    (again,) = await bus.queue("step").pull(1, 10)
+    assert again.attempts == 2
+
+
+async def test_work_of_another_step_is_over(bus: MemoryBus) -> None:
+    await enqueue(bus, MicroStepEnqueued(step=9, micro_step=0, kind="train", rows=(), tokens=0))
+    await claims(bus).claim()
+    assert await bus.queue("step").pull(1, 0.2) == []
