@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 from bus.errors import Conflict
 from bus.log import BusPort, Delivery, Expect, Parked, Stored
@@ -54,6 +54,8 @@ class Grader:
         self._scorer = Scorer(bus.blobs, tasks, judges.designated, place.config.evaluator.setup_seconds)
         self._voice = Voice(place, bus)
         self._beside = Beside(place, bus, tasks, judges.beside, self._voice)
+        self._busy: dict[str, asyncio.Event] = {}
+        """Executions in hand; set when one is done."""
 
     async def handle(self, delivery: Delivery) -> None:
         """One entry of the queue: one assessment, or none when all is said."""
@@ -62,6 +64,22 @@ class Grader:
             await delivery.term(f"not an ended execution: {delivery.stored.reason or delivery.stored.subject}")
             return
         self._voice.heard(delivery.stored.sequence)
+        async with self._alone(terminated.execution):
+            await self._handle(terminated, delivery)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, execution: str) -> AsyncIterator[None]:
+        """An entry whose lease ran out comes again while we are busy with it, and its box is the same."""
+        while busy := self._busy.get(execution):
+            await busy.wait()
+        done = self._busy[execution] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._busy[execution]
+            done.set()
+
+    async def _handle(self, terminated: ExecutionTerminated, delivery: Delivery) -> None:
         after, earlier, resolved = await self._history(terminated.execution)
         if resolved:
             await self._beside.score(terminated, delivery.stored.sequence)

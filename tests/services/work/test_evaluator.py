@@ -1,6 +1,7 @@
 """The evaluator on the bus in memory: real tests in restored states."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from schemas.refs import StateRef
 from schemas.rewards import AssessmentRecorded, RewardAssigned, RewardUnresolved
 from services import evaluator
 from services.workspace import preserve
+from tests.pipes import told
 from tests.services.work.conftest import until
 
 SAID = "ev.r.evaluator.execution.x0-0"
@@ -131,6 +133,26 @@ async def test_an_entry_that_is_delivered_again_is_scored_once(run: Any) -> None
         1, "ev.r.runner.execution.x0-0.terminated", run.broker.run("r").ev.messages[0][1]
     )
     assert await judged(run) == before
+
+
+async def test_an_entry_that_comes_again_while_its_state_is_judged_waits_and_disturbs_nothing(run: Any) -> None:
+    for name in ("up", "on"):
+        os.mkfifo(run.folder / name)
+    run.task("job", f"echo x >>{run.folder}/begun; echo up >{run.folder}/up; read on <{run.folder}/on; exit 0")
+    await end(run, kept(run))
+    async with run.serving(evaluator.serve, "evaluator"):
+        await told(run.folder / "up")
+        queue = run.broker.run("r").queues["eval"]
+        queue.offer(1, *run.broker.run("r").ev.messages[0])
+        await until(lambda: all(entry.attempts for entry in queue._entries))
+        for _ in range(100):  # whoever has it has every chance to begin
+            await asyncio.sleep(0.005)
+        assert (run.folder / "begun").read_text() == "x\n"
+        await asyncio.to_thread((run.folder / "on").write_text, "on\n")
+        ((assessment, reward),) = [each.commit.events for each in await run.heard(SAID, 1)]
+        await run.emptied("eval")
+    assert (assessment.score, assessment.attempt, reward.reward) == (1.0, 1, 1.0)
+    assert await run.count(SAID) == 1
 
 
 async def park(run: Any, queue: QueueName) -> int:
