@@ -135,7 +135,7 @@ def test_a_node_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytes
         )
         with node(tmp_path, port=port) as (_, process):
             _, line = begun.result(60)
-            (rank,) = children(process.pid)
+            rank = await_child(process.pid)
             os.close(line)
             await_end(rank)
 
