@@ -1,6 +1,7 @@
 """Who made a container, and whether that process is still there: it holds a lock that the kernel lets go of at its end.
 
-The lock lies beside the boxes, so whoever sees those can tell. Where it cannot be seen (another run's folder, another
+A lock lies beside each box, so whoever sees that can tell, and it is there for as long as any container whose box lies
+there: boxes of one owner lie in folders that come and go. Where it cannot be seen (another run's folder, another
 machine), a container counts as left once its time is up.
 """
 
@@ -69,8 +70,8 @@ class Owner:
     def __init__(self) -> None:
         """Nothing is held before the first label is asked for."""
         self.name = f"{os.getpid()}-{os.urandom(4).hex()}"
-        self._lock: Path | None = None
-        self._descriptor = -1
+        self._locks: dict[Path, int] = {}
+        """Each that is held -> its descriptor."""
 
     def labels(self, box: Path, seconds: float) -> dict[str, str]:
         """For a container that works in this box for so long at most."""
@@ -85,19 +86,20 @@ class Owner:
 
     def close(self) -> None:
         """Be gone."""
-        if self._lock is not None:
-            self._lock.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._lock = None
+        for path, descriptor in self._locks.items():
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+        self._locks.clear()
 
     def _held(self, folder: Path) -> Path:
-        if self._lock is None:
-            path = folder / f".owner-{self.name}"
-            self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        for each in [each for each in self._locks if not each.exists()]:  # its folder was cleared
+            os.close(self._locks.pop(each))
+        path = folder / f".owner-{self.name}"
+        if path not in self._locks:
+            descriptor = self._locks[path] = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             with contextlib.suppress(OSError):  # a file system without locks: time has to tell
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            self._lock = path
-        return self._lock
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return path
 
 
 def gone(lock: Path) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gyre.sandboxes.folders import remove
 from gyre.sandboxes.owners import BOX, LOCK, UNTIL, Owner, gone
 from gyre.sandboxes.port import Command, SandboxError
 from gyre.sandboxes.shown import outermost, veiled
@@ -32,6 +33,27 @@ def test_an_owner_knows_what_it_still_waits_for(tmp_path: Path) -> None:
     assert owner.left(labels, live=False)
     owner.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_owner_is_there_whatever_becomes_of_the_folders_of_its_boxes(tmp_path: Path) -> None:
+    """A judge's runs lie in a folder of the judged execution, which is cleared and may be made again."""
+    owner, other = Owner(), Owner()
+    judged, next_ = tmp_path / "x0-0.eval", tmp_path / "x0-1.eval"
+    for folder in (judged, next_):
+        folder.mkdir()
+    owner.labels(judged / "run-1", 60.0)
+    labels = owner.labels(next_ / "run-1", 60.0)
+    remove(judged)
+    assert not other.left(labels, live=False)
+    judged.mkdir()
+    assert not other.left(labels, live=False)
+    again = owner.labels(judged / "run-1", 60.0)
+    assert not other.left(again, live=False)
+    assert len(owner._locks) == 2
+    owner.close()
+    assert other.left(labels, live=False)
+    assert other.left(again, live=False)
+    assert [path for folder in (judged, next_) for path in folder.iterdir()] == []
 
 
 def test_a_container_of_a_folder_that_is_not_seen_is_left_when_its_time_is_up(tmp_path: Path) -> None:
