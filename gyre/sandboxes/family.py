@@ -1,5 +1,6 @@
 """What a command has started, found from its first process on: where no control group counts it."""
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -46,12 +47,11 @@ def descendants(pid: int) -> Iterator[int]:
 
 def children(pid: int) -> list[int]:
     """The children of all threads of a process, if it is there."""
-    found: list[int] = []
-    try:
-        for thread in os.listdir(_PROC / str(pid) / "task"):  # noqa: PTH208 (names, not paths)
-            found += map(int, (_PROC / str(pid) / "task" / thread / "children").read_text().split())
-    except OSError:
-        pass
+    tasks, found = _PROC / str(pid) / "task", list[int]()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(tasks):  # noqa: PTH208 (names, not paths)
+            with contextlib.suppress(OSError):  # ended meanwhile: its children have gone to another one
+                found += map(int, (tasks / thread / "children").read_text().split())
     return found
 
 
