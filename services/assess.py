@@ -5,7 +5,6 @@ preserved and scored as an ending is, and said as an assessment that is not desi
 """
 
 import asyncio
-import shutil
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from bus.errors import Conflict
 from bus.log import BusPort, Expect
 from gyre.core.tree import Called
 from gyre.errors import GyreError
+from gyre.evaluators.judge import tree
 from gyre.tasks.folder import load_tasks
 from schemas.dispatch import ExecutionDispatched, ExecutionTerminated
 from schemas.refs import StateRef
@@ -46,11 +46,13 @@ async def assess(place: Place, bus: BusPort, execution: str) -> AssessmentRecord
     tasks = {each.name: each for each in load_tasks(place.folder / "tasks/train")}
     judges = judges_of(place.config, place.folder)
     scorer = Scorer(bus.blobs, tasks, judges.designated, place.config.evaluator.setup_seconds)
-    with scoring_folder(place.folder, place.instance) as folder:
-        state, branch = await _snapshot(place, bus, execution, folder)
-        began = time.monotonic()
-        verdict = await scorer.verdict(task, state, folder / execution, place.config.reward.budget_seconds)
-    await judges.close()
+    try:
+        with scoring_folder(place.folder, place.instance) as folder:
+            state, branch = await _snapshot(place, bus, execution, folder)
+            began = time.monotonic()
+            verdict = await scorer.verdict(task, state, folder / execution, place.config.reward.budget_seconds)
+    finally:
+        await judges.close()
     last = await bus.ev.last(place.subject("assess", execution))
     earlier = last.commit.events[-1] if last and last.commit else None
     attempt = 1 + (earlier.attempt if isinstance(earlier, AssessmentRecorded) else 0)
@@ -116,17 +118,12 @@ def _copied(source: Path, box: Path) -> bytes:
     if source.is_symlink():  # it may lead to the host's files
         raise AssessError(f"workspace {source}: a link lies in its place; what it has made so far cannot be copied")
     for left in reversed(range(_TRIES)):
-        workspace.clear(box)
         try:
-            shutil.copytree(source, box / "copy", symlinks=True, ignore=_no_files)
+            tree.copy(source, box / "copy")
             return workspace.preserve(box / "copy")
         except OSError as error:
             if not left:
                 raise AssessError(f"workspace {source}: cannot be copied while it is worked in: {error}") from error
+        finally:
+            workspace.clear(box)  # whatever depth it has
     raise AssertionError("the last try returns or raises")
-
-
-def _no_files(folder: str, names: list[str]) -> set[str]:
-    """Devices, sockets and pipes, which a copy would wait for, and what is gone already."""
-    paths = {name: Path(folder, name) for name in names}
-    return {name for name, path in paths.items() if not (path.is_symlink() or path.is_dir() or path.is_file())}

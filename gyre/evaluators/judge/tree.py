@@ -23,8 +23,10 @@ def copy(source: Path, target: Path) -> None:
     """Copy folders, files and links with their modes; anything else, and what has too long a path there, is left out.
 
     Raises:
-        OSError: anything else that keeps it from being copied.
+        OSError: it is no folder that can be listed, or anything else that keeps it from being copied.
     """
+    with os.scandir(source):
+        pass
     target.mkdir(parents=True)
     for entry in walk(source):
         place = target / os.path.relpath(entry.path, source)

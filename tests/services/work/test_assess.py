@@ -64,6 +64,23 @@ async def test_a_workspace_is_copied_without_what_a_copy_would_wait_for(run: Any
         assert (run.folder / "work/x0-0/ws/pipe").exists()
 
 
+async def test_a_workspace_of_any_depth_is_copied(run: Any) -> None:
+    run.task("job", "[ -f out ]")
+    deep = "p=d; for n in 1 2 3 4 5 6 7 8 9; do p=$p/$p; done; mkdir -p $p && mkdir -p $p/$p; echo half >out"
+    async with at_work(run, deep):
+        assert (await assess(run.place("evaluator"), run.bus, "x0-0")).score == 1.0
+    assert not (run.folder / "scoring").exists()
+
+
+async def test_a_workspace_that_is_not_here_is_not_taken_for_an_empty_one(run: Any) -> None:
+    run.task("job", "exit 0")
+    async with at_work(run, "echo half >out"):
+        (run.folder / "work/x0-0/ws").rename(run.folder / "elsewhere")
+        with pytest.raises(AssessError, match=r"work/x0-0/ws: cannot be copied while it is worked in: .*No such file"):
+            await assess(run.place("evaluator"), run.bus, "x0-0")
+    assert await run.count(SAID) == 0
+
+
 @pytest.mark.parametrize("execution", ["x9-9", "x.*", ""])
 async def test_an_execution_that_never_ran_is_said_to_be_unknown(run: Any, execution: str) -> None:
     with pytest.raises(AssessError, match="never launched"):
