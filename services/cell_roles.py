@@ -128,14 +128,14 @@ class Roles:
         await self._training.release()
         if self._only_trains:
             return
-        if self._desk.held.engine_version == -1:
+        if not (await self._engine.health()).admitting:  # also where it failed to let go
+            self._desk.held = replace(self._desk.held, engine_version=-1)
             await self.serve()
         self.admitting = True
 
     async def _train_again(self) -> None:
         self.admitting = False
-        if self._desk.held.engine_version != -1:
-            await self._offload()
+        await self._offload()  # also where it failed to serve: it may hold memory by then
         await self._training.restore()
 
     async def _phase(self, request: RoleTransitionRequested, name: str, work: Work) -> RoleTransitionPhaseCompleted:

@@ -92,9 +92,9 @@ class Training:
         desk = self._desk
         owed = cell.owes(desk.view, desk.held)
         self._forget()
+        desk.held = replace(desk.held, trainer_version=-1)  # also if it breaks half-way
         if self._replica.trainer is not None:
             await asyncio.to_thread(self._replica.trainer.release)
-        desk.held = replace(desk.held, trainer_version=-1)
         if owed:
             await self._say_discarded(desk.view.ledger.step, "the cell returns to rollout")
 

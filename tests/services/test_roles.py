@@ -190,6 +190,27 @@ async def test_a_cell_that_cannot_offload_serves_on_and_says_so(crew: Crew) -> N
         assert (await client.reply(await crew.launch(), [SYSTEM, TASK]))["content"] == "one"
 
 
+class Halfway(ScriptedEngine):
+    """An engine that lets go of everything, and then cannot tell."""
+
+    failing = False
+
+    async def release(self) -> None:
+        await super().release()
+        if self.failing:
+            raise EngineFailed("no answer")
+
+
+async def test_a_cell_whose_engine_failed_to_let_go_and_is_down_gives_it_weights_before_it_admits(crew: Crew) -> None:
+    engine = Halfway(Cell(["one"])._line)
+    async with crew.agent(0, engine), crew.proxy() as client:
+        engine.failing = True
+        failed = await crew.ask("t1", 0, "train")
+        assert isinstance(failed, RoleTransitionFailed)
+        assert failed.phase == "offload"
+        assert (await client.reply(await crew.launch(), [SYSTEM, TASK]))["content"] == "one"
+
+
 async def test_a_request_cut_by_a_transition_that_failed_is_answered_where_it_was(crew: Crew) -> None:
     cell = Cell([SAID, " later"])
     trainer = Holding()
@@ -206,15 +227,33 @@ async def test_a_request_cut_by_a_transition_that_failed_is_answered_where_it_wa
 
 
 class Late(ScriptedEngine):
-    """An engine that refuses its weights once it is told to."""
+    """An engine that refuses its weights once it is told to, after it has taken memory for them."""
 
     refusals = 0
+    holds = False
+
+    async def release(self) -> None:
+        await super().release()
+        self.holds = False
 
     async def resume(self, weights: Any, version: int) -> None:
+        self.holds = True
         if self.refusals:
             self.refusals -= 1
             raise EngineFailed("no memory yet")
         await super().resume(weights, version)
+
+
+class Clinging(Holding):
+    """A trainer that loses its weights and fails, so many times."""
+
+    failures = 0
+
+    def release(self) -> None:
+        super().release()
+        if self.failures:
+            self.failures -= 1
+            raise OSError("a rank does not answer")
 
 
 async def test_a_cell_that_cannot_serve_again_keeps_its_training_state(crew: Crew) -> None:
@@ -225,9 +264,20 @@ async def test_a_cell_that_cannot_serve_again_keeps_its_training_state(crew: Cre
         failed = await crew.ask("t2", 0, "rollout")
         assert isinstance(failed, RoleTransitionFailed)
         assert failed.phase == "restore"
-        assert trainer.holds
+        assert (trainer.holds, engine.holds) == (True, False)
         assert isinstance(await crew.ask("t3", 0, "rollout"), RoleTransitionCompleted)
         assert (await client.reply(await crew.launch(), [SYSTEM, TASK]))["content"] == "one"
+
+
+async def test_a_trainer_that_broke_while_it_let_go_is_given_its_weights_again(crew: Crew) -> None:
+    engine, trainer = Cell(["one"]).engine, Clinging()
+    async with crew.agent(0, engine, trainer):
+        await crew.ask("t1", 0, "train")
+        trainer.failures = 1
+        failed = await crew.ask("t2", 0, "rollout")
+        assert isinstance(failed, RoleTransitionFailed)
+        assert failed.phase == "offload"
+        assert trainer.holds
 
 
 async def test_a_cell_that_can_take_neither_role_ends_and_is_lost(crew: Crew) -> None:
