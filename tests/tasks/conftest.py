@@ -20,10 +20,11 @@ def graded(tmp_path: Path) -> Graded:
     """The reward of a task after some work was done in its workspace."""
 
     def run(task: Task, work: Work) -> float:
-        workspace, reward = tmp_path / "workspace", tmp_path / "reward.txt"
-        shutil.rmtree(workspace, ignore_errors=True)
-        reward.unlink(missing_ok=True)
+        workspace, reward = tmp_path / "workspace", tmp_path / "judge/reward/reward.txt"
+        for folder in (workspace, reward.parents[1]):
+            subprocess.run(["rm", "-rf", str(folder)], check=True)  # nested deeper than Python bears
         workspace.mkdir()
+        reward.parent.mkdir(parents=True)
         if task.environment.is_dir():
             shutil.copytree(task.environment, workspace, dirs_exist_ok=True)
         work(task, workspace)

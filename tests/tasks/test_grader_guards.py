@@ -280,8 +280,14 @@ def test_folders_that_come_and_go_beside_the_tests_take_nothing_from_honest_work
 
 
 def test_a_run_that_never_began_is_no_verdict_on_the_work(tmp_path: Path, graded: Graded) -> None:
-    task = told(brought(tmp_path), seconds=0.001)
+    """Nor is what lies where the reward belongs one."""
+    reward = tmp_path / "judge/reward/reward.txt"
+
+    def work(task: Task, workspace: Path) -> None:
+        leaving(RIGHT)(task, workspace)
+        reward.write_text("1.0")
+
     with pytest.raises(subprocess.CalledProcessError) as ended:
-        graded(task, leaving(RIGHT))
+        graded(told(brought(tmp_path), seconds=0.001), work)
     assert ended.value.returncode == 125
-    assert not (tmp_path / "reward.txt").exists()
+    assert not reward.exists()

@@ -43,7 +43,7 @@ def listen(command: list[str], work: Path, mark: str, seconds: float) -> tuple[l
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    return body.decode(errors="replace").splitlines(), late
+    return body.decode(errors="replace").split("\n"), late
 
 
 def drained(ear: int, process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bool]:

@@ -11,29 +11,41 @@ run), `run_tests.py`, `twins.py` and `children.py`. What the agent wrote is take
 - two tests that must fail run among them: where one passes or is missing, nothing of that run counts;
 - every test has a twin that asks for something else (`twins.py`), run in another copy of the work, before or after: a
   test that passes together with its twin proves nothing and does not count;
-- all that the tests started is killed before the reward is written.
+- all that the tests started is killed before the reward is written;
+- what cannot be done once the work was let in counts against it, and is no verdict before: it cannot be left out by
+  making its grader fail.
 """
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
 import secrets
 import shutil
+import stat
+import subprocess
 import sys
 import tempfile
 import traceback
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).resolve().parent
 sys.dont_write_bytecode = True  # the tests' folder stays as it is
 sys.path.insert(0, str(HERE))
 children: Any = importlib.import_module("children")
 twins: Any = importlib.import_module("twins")
-ENDINGS = (".pth", ".egg-link", ".pyc")
+ENDINGS = (".pth", ".egg-link", ".pyc", ".egg-info", ".dist-info")
+NO_VERDICT = 125  # exit code
+ENTRY_BYTES = 4096  # what a file counts for in the size of the work, besides its own size
+SPARE_BYTES = 64 << 20
+DISCARD_SECONDS = 2.0
 CANARY = """
 import unittest
 
@@ -51,7 +63,22 @@ CANARIES = {"unittest": ("Canary::test_must_fail",), "pytest": ("Canary::test_mu
 
 def main() -> int:
     """Grade and write the reward; 0 unless the tests themselves are at fault."""
-    wanted = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
+    reward = reward_place()
+    try:
+        score, said = graded(json.loads((HERE / "expected.json").read_text(encoding="utf-8")))
+        write_reward(reward, f"{score:.6f}\n")
+    except Exception:  # noqa: BLE001 - whatever it is, it is no verdict
+        traceback.print_exc()
+        with suppress(OSError):
+            remove(reward)  # what lies there is the work's
+        return NO_VERDICT
+    with suppress(OSError):
+        os.write(1, f"{said}\n".encode())  # by print it could fail at the end, and the end would not be a good one
+    return 0
+
+
+def graded(wanted: dict[str, Any]) -> tuple[float, str]:
+    """(score in [0, 1], one line) of the work in the current directory."""
     children.prepare()
     laid = Laid(wanted)
     root = Path(tempfile.mkdtemp(prefix="graded-"))
@@ -59,18 +86,16 @@ def main() -> int:
     order = [False, True] if laid.twins else [False]
     secrets.SystemRandom().shuffle(order)  # so that being first or second tells the work nothing
     try:
+        runs = Runs(wanted, root, laid)
         for twin in order:
-            found[twin] = run_all(wanted, root, laid, twin=twin)
+            found[twin] = runs.all(twin=twin)
     finally:
         children.kill_descendants()
-        shutil.rmtree(root, ignore_errors=True)
+        discard(root)
     passed, skipped, unfounded = laid.proven(found[False][0], found[True][0])
     score, said = judged(wanted, passed, skipped)
-    reward = Path(os.environ["REWARD_FILE"])
-    reward.write_text(f"{score:.6f}\n", encoding="utf-8")
     notes = [f"{unfounded} more passed whatever they asked for, so they don't count"] if unfounded else []
-    print("; ".join([said, *notes, *found[False][1]]))
-    return 0
+    return score, "; ".join([said, *notes, *found[False][1]])
 
 
 class Laid:
@@ -131,35 +156,117 @@ def judged(wanted: dict[str, Any], passed: set[str], skipped: set[str]) -> tuple
     return (share if wanted["scoring"] == "share" else 0.0), said
 
 
-def copy_work(source: Path, target: Path, guarded: set[str]) -> None:
-    """The work without its repository and without what would run by itself."""
-    for folder, folders, files in os.walk(source):  # whatever modes the agent gave to what is ours now
-        for name in (*folders, *files):
-            path = os.path.join(folder, name)
-            if not os.path.islink(path):
-                os.chmod(path, os.stat(path).st_mode | (0o700 if name in folders else 0o400))
+def copy_work(source: Path, target: Path, guarded: set[str], most: float) -> int:
+    """Copy the work without its repository, without what would run by itself, and without what is too deep to name.
 
-    def unwanted(folder: str, names: list[str]) -> set[str]:
-        return {
-            name
-            for name in names
-            if name in guarded
-            or name.endswith(ENDINGS)
-            or name in (".git", "__pycache__")
-            or (name.endswith((".egg-info", ".dist-info")))
-            or not (os.path.isfile(os.path.join(folder, name)) or os.path.isdir(os.path.join(folder, name)))
-        }
+    The size of it all. Raises OSError, also where that is over `most` bytes.
+    """
+    target.mkdir(parents=True)
+    total, folders = 0, [(str(source), str(target))]
+    while folders:  # not by a function that calls itself: folders are nested deeper than calls can be
+        here, there = folders.pop()
+        for path, found in within(here, guarded):
+            total += ENTRY_BYTES + found.st_size * stat.S_ISREG(found.st_mode)
+            if total > most:
+                raise OSError(errno.EFBIG, "more than twice of what the work was", path)
+            new = os.path.join(there, os.path.basename(path))
+            with suppress_only(errno.ENAMETOOLONG):
+                copy_one(path, new, found)
+                if stat.S_ISDIR(found.st_mode):
+                    folders.append((path, new))
+    return total
 
-    shutil.copytree(source, target, symlinks=True, ignore=unwanted)
+
+def within(folder: str, guarded: set[str]) -> list[tuple[str, os.stat_result]]:
+    """(path, what it is) of all in a folder that is wanted in a copy of the work: files, folders, links to either."""
+    if not os.access(folder, os.R_OK | os.X_OK):  # whatever modes the agent gave to what is ours now
+        os.chmod(folder, 0o700)
+    paths = [os.path.join(folder, name) for name in os.listdir(folder) if not unwanted(name, guarded)]
+    return [(path, os.lstat(path)) for path in paths if os.path.isfile(path) or os.path.isdir(path)]
+
+
+def unwanted(name: str, guarded: set[str]) -> bool:
+    """Whether it is what Python or a test runner would run by itself, or a repository."""
+    return name in guarded or name.endswith(ENDINGS) or name in (".git", "__pycache__")
+
+
+def copy_one(path: str, new: str, found: os.stat_result) -> None:
+    """Copy a file or a link, or make a folder."""
+    if stat.S_ISLNK(found.st_mode):
+        os.symlink(os.readlink(path), new)
+    elif stat.S_ISDIR(found.st_mode):
+        os.mkdir(new)
+    else:
+        if not found.st_mode & 0o400:
+            os.chmod(path, found.st_mode | 0o400)
+        shutil.copy2(path, new)
+
+
+@contextmanager
+def suppress_only(number: int) -> Iterator[None]:
+    """Of errors of the system this one is none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != number:
+            raise
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that is in it."""
+    """Remove a file, a link or a folder with all that is in it; at least from its place."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        aside = path.with_name(secrets.token_hex(16))
+        path.rename(aside)
+        discard(aside)
     else:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.unlink()
+
+
+def no_further_than_a_link(work: Path, name: str) -> Path:
+    """What a name is in the work, or the link on the way to it: what lies behind one is not the work's."""
+    path = work
+    for part in Path(name).parts:
+        path = path / part
+        if path.is_symlink():
+            break
+    return path
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder as far as that can be done in a while: it may be nested deeper and hold more than we bear."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        command = ["rm", "-rf", str(folder)]
+        subprocess.run(command, stderr=subprocess.DEVNULL, timeout=DISCARD_SECONDS, check=False)
+
+
+def hold(folder: Path) -> None:
+    """See to it that a folder of ours is one and can be used, whatever the work has made of it. Raises OSError."""
+    if folder.is_symlink() or not folder.is_dir():
+        remove(folder)
+        folder.mkdir()
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        folder.chmod(0o700)
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a new file in the place of whatever lies there, never through a link. Raises OSError."""
+    remove(path)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def reward_place() -> Path:
+    """Where the reward belongs, by the names that its folders have before the work is let in."""
+    place = Path(os.environ["REWARD_FILE"])
+    return Path(os.path.realpath(str(place.parent)), place.name)
+
+
+def write_reward(place: Path, text: str) -> None:
+    """Write it, whatever the work has made of the place."""
+    for folder in (place.parents[1], place.parent):
+        hold(folder)
+    write_new(place, text)
 
 
 def lay_over(source: Path, target: Path) -> None:
@@ -177,51 +284,105 @@ def lay_over(source: Path, target: Path) -> None:
             inside.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
 
 
-def run_all(wanted: dict[str, Any], root: Path, laid: Laid, *, twin: bool) -> tuple[dict[str, str], list[str]]:
-    """({test: outcome}, remarks): each file in a process of its own, in a copy of the work that is gone afterwards."""
-    place = root / secrets.token_hex(8)
-    work = place / "work"
-    copy_work(Path.cwd(), work, set(wanted["guarded"]))
-    for name in wanted["remove"]:
-        remove(work / name)
-    laid.over(work, twin=twin)
-    outcomes: dict[str, str] = {}
-    notes: list[str] = []
-    for file in wanted["files"]:
-        found, note = run_file(wanted, place, work, file)
-        outcomes.update(found)
-        notes += [f"{file}: {note}"] if note else []
-    shutil.rmtree(place, ignore_errors=True)
-    return outcomes, notes
+class Spoilt(Exception):
+    """The work has made something of its copy that leaves nothing to count."""
 
 
-def run_file(wanted: dict[str, Any], root: Path, work: Path, file: str) -> tuple[dict[str, str], str]:
-    """({test: outcome}, a remark) of one file of tests."""
-    mark = secrets.token_hex(16)
-    canaries = [str(Path(file).parent / f"test_{secrets.token_hex(8)}.py") for _ in range(2)]
-    for name in canaries:
-        (work / name).parent.mkdir(parents=True, exist_ok=True)
-        (work / name).write_text(CANARY, encoding="utf-8")
-    config = work / wanted["config"] if wanted["config"] else root / "pytest.ini"
-    if not wanted["config"]:
-        config.write_text("[pytest]\n", encoding="utf-8")
-    words = [wanted["runner"], str(work), str(config), canaries[0], file, canaries[1]]
-    lines, late = children.listen(
-        [sys.executable, "-I", "-B", str(HERE / "run_tests.py"), *words], work, mark, wanted["seconds"]
-    )
-    children.kill_descendants()  # what this file's tests left cannot meddle with the next one's
-    if mark not in lines:
-        raise RuntimeError(f"{file}: its run did not begin, which is no fault of the work")
-    for name in canaries:
-        remove(work / name)
+class Runs:
+    """Runs of all files of tests, each file in a process of its own."""
+
+    def __init__(self, wanted: dict[str, Any], root: Path, laid: Laid) -> None:
+        """`root` is for copies of the work, which is the current directory."""
+        self._wanted, self._root, self._laid = wanted, root, laid
+        self._source, self._most, self._begun = Path.cwd(), float("inf"), False
+
+    def all(self, *, twin: bool) -> tuple[dict[str, str], list[str]]:
+        """({test: outcome}, remarks) in a copy of the work that is gone afterwards."""
+        place = self._root / secrets.token_hex(8)
+        outcomes: dict[str, str] = {}
+        notes: list[str] = []
+        try:
+            with self._blaming_the_work():
+                self._lay(place / "work", twin=twin)
+        except Spoilt as spoilt:
+            return {}, [str(spoilt)]
+        for file in self._wanted["files"]:
+            found, note = self._file(place, place / "work", file)
+            outcomes.update(found)
+            notes += [f"{file}: {note}"] if note else []
+        discard(place)
+        return outcomes, notes
+
+    @contextmanager
+    def _blaming_the_work(self) -> Iterator[None]:
+        """For what cannot be done after it was let in; before, that is no verdict."""
+        try:
+            yield
+        except OSError as error:
+            if not self._begun:
+                raise
+            raise Spoilt(f"the work hindered its tests, so none of it counts: {error}") from error
+
+    def _lay(self, work: Path, *, twin: bool) -> None:
+        size = copy_work(self._source, work, set(self._wanted["guarded"]), self._most)
+        self._most = min(self._most, 2 * size + SPARE_BYTES)  # tests that were run may have filled what is copied next
+        for name in self._wanted["remove"]:
+            remove(no_further_than_a_link(work, name))
+        self._laid.over(work, twin=twin)
+
+    def _file(self, place: Path, work: Path, file: str) -> tuple[dict[str, str], str]:
+        """({test: outcome}, a remark) of one file of tests."""
+        canaries = [str(Path(file).parent / f"test_{secrets.token_hex(8)}.py") for _ in range(2)]
+        try:
+            with self._blaming_the_work():
+                config = self._prepare(place, work, canaries)
+            words = [self._wanted["runner"], str(work), str(config), canaries[0], file, canaries[1]]
+            outcomes, late = self._heard(work, file, words)
+            with self._blaming_the_work():
+                for name in canaries:
+                    remove(work / name)
+        except Spoilt as spoilt:
+            return {}, str(spoilt)
+        control = [[f"{name}::{test}" for test in CANARIES[self._wanted["runner"]]] for name in canaries]
+        return counted(outcomes, control, file, self._wanted["seconds"] if late else 0)
+
+    def _prepare(self, place: Path, work: Path, canaries: list[str]) -> Path:
+        """Lay the canaries; the runner's configuration."""
+        for folder in (place, work):
+            hold(folder)
+        for name in canaries:
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            write_new(work / name, CANARY)
+        if self._wanted["config"]:
+            return work / str(self._wanted["config"])
+        write_new(place / "pytest.ini", "[pytest]\n")
+        return place / "pytest.ini"
+
+    def _heard(self, work: Path, file: str, words: list[str]) -> tuple[dict[str, str], bool]:
+        """({test: outcome}, whether it was ended for being late)."""
+        mark = secrets.token_hex(16)
+        lines, late = children.listen(
+            [sys.executable, "-I", "-B", str(HERE / "run_tests.py"), *words], work, mark, self._wanted["seconds"]
+        )
+        children.kill_descendants()  # what this file's tests left cannot meddle with the next one's
+        if mark not in lines:
+            raise RuntimeError(f"{file}: its run did not begin, which is no fault of the work")
+        self._begun = True
+        return outcomes_in(lines, mark), late
+
+
+def outcomes_in(lines: list[str], mark: str) -> dict[str, str]:
+    """{test: outcome} of marked lines; one that names no test is the work's and says nothing."""
     outcomes: dict[str, str] = {}
     for line in lines:
         said, _, rest = line.partition(" ")
-        if said == mark and rest:
-            outcome, _, name = rest.partition(" ")
-            outcomes[json.loads(name)] = outcome
-    control = [[f"{name}::{test}" for test in CANARIES[wanted["runner"]]] for name in canaries]
-    return counted(outcomes, control, file, wanted["seconds"] if late else 0)
+        outcome, _, written = rest.partition(" ")
+        if said == mark:
+            with suppress(ValueError, RecursionError):
+                name = json.loads(written)
+                if isinstance(name, str):
+                    outcomes[name] = outcome
+    return outcomes
 
 
 def counted(outcomes: dict[str, str], control: list[list[str]], file: str, late: float) -> tuple[dict[str, str], str]:
@@ -237,8 +398,4 @@ def counted(outcomes: dict[str, str], control: list[list[str]], file: str, late:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Exception:  # noqa: BLE001 - whatever it is, it is no verdict
-        traceback.print_exc()
-        sys.exit(125)
+    sys.exit(main())
