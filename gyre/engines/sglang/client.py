@@ -15,6 +15,7 @@ CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 """For what the server only has to note."""
 WEIGHTS_SECONDS = 600.0
+MEMORY_SECONDS = 120.0
 _IDLE_PAUSE_SECONDS = 0.01
 
 Form = TypeVar("Form", bound=BaseModel)
@@ -82,11 +83,15 @@ class Client:
 
     async def release(self, tags: tuple[str, ...]) -> None:
         """`/release_memory_occupation`. With a request under way it ends the server: see `idle`."""
-        await self._done("/release_memory_occupation", {"tags": list(tags)})
+        await self._done("/release_memory_occupation", {"tags": list(tags)}, MEMORY_SECONDS)
 
     async def resume(self, tags: tuple[str, ...]) -> None:
         """`/resume_memory_occupation`. Of a tag that is not released it ends the server."""
-        await self._done("/resume_memory_occupation", {"tags": list(tags)})
+        await self._done("/resume_memory_occupation", {"tags": list(tags)}, MEMORY_SECONDS)
+
+    async def rename(self, version: str) -> None:
+        """`/update_weight_version`: what its weights are called, and no more."""
+        await self._done("/update_weight_version", {"new_version": version, "abort_all_requests": False})
 
     async def forget_shared(self) -> None:
         """`/hicache/storage-backend/clear`: all that the storage behind the caches holds, whoever put it there."""
@@ -144,8 +149,8 @@ class Client:
         if not success:
             raise WeightsRefused(f"SGLang at {self.url}{path}: {message}")
 
-    async def _done(self, path: str, body: Mapping[str, Any]) -> None:
-        status, answer = await self._ask(path, body, ANSWER_SECONDS)
+    async def _done(self, path: str, body: Mapping[str, Any], seconds: float = ANSWER_SECONDS) -> None:
+        status, answer = await self._ask(path, body, seconds)
         if status != 200:  # noqa: PLR2004  HTTP's word for success
             raise EngineFailed(f"SGLang at {self.url}{path} answered {status}: {_said(answer)}")
 

@@ -42,6 +42,7 @@ from gyre.engines.port import (
 from gyre.engines.sglang.client import ANSWER_SECONDS, Client
 from gyre.engines.sglang.experts import SILENT, rows_of, shape_of
 from gyre.engines.sglang.files import loadable, shapes_of
+from gyre.engines.sglang.memory import Memory
 from gyre.engines.sglang.server import Server
 from gyre.engines.sglang.session import Send, ServerStuck
 from gyre.engines.sglang.wire import Generated
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 _GREEDY = 1e-5  # temperature below which the port calls sampling greedy
 _AGAIN_SECONDS = 0.1
-_TAGS = ("kv_cache", "weights")
 
 
 @dataclass(slots=True)
@@ -117,8 +117,9 @@ class SglangEngine(Remembered):
         self._server, self._client, self._instance, self._shared = server, Client(server.url), instance, shared_cache
         self._flights: dict[str, _Flight] = {}
         self._numbers = count()
+        self._memory = Memory(self._client)
         self._down = "released"
-        self._freed = self._half = False
+        self._half = False
         self._open = asyncio.Event()
         self._idle = asyncio.Condition()
         self._changing = asyncio.Lock()
@@ -180,16 +181,16 @@ class SglangEngine(Remembered):
             await self._take(partial(self._from_disk, weights, version), version)
 
     async def release(self) -> None:
-        """See `Engine`. Memory returns where the server was started with `--enable-memory-saver`."""
+        """See `Engine`. Memory returns where the server was started with `--enable-memory-saver`.
+
+        Raises:
+            EngineError: it serves as before if its health says so; else it has to be resumed.
+        """
         async with self._changing:
-            if self._down:
+            if self._down == "closed" or not self._memory.held:
                 return
-            self._down = "released"
-            self._open.set()
-            await self.abort_all()
-            await self._cut_pieces()
-            await self._client.release(_TAGS)
-            self._freed = True
+            await self._fall_silent()
+            await self._surely(self._memory.release())
             self._forget()
 
     async def resume(self, weights: "Path | Mapping[str, Tensor]", version: int) -> None:
@@ -222,12 +223,11 @@ class SglangEngine(Remembered):
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self.abort_all()
                 await self._quiet()
-        if self._freed:  # whoever else uses the server finds it as it was
+        if not await self._server.stop() and self._memory.released:  # whoever else uses it finds it as it was
             with contextlib.suppress(EngineError):
-                await self._client.resume(_TAGS)
+                await self._memory.resume()
         await self._sources.close()
         await self._client.close()
-        await self._server.stop()
 
     async def _answer(self, flight: _Flight) -> Finish:
         """Piece by piece, until it ends for a reason of its own."""
@@ -296,12 +296,31 @@ class SglangEngine(Remembered):
         """The server runs, and has what was released."""
         if self._down == "closed":
             raise EngineUnavailable("engine is closed")
-        fresh = await self._server.start(self._client)
+        await self._server.start(self._client)
+        await self._surely(self._memory.resume())
         if self._experts is not None and not await self._client.tells_experts():
             raise EngineFailed(f"SGLang at {self._client.url} {SILENT}")
-        if self._freed and not fresh:
-            await self._client.resume(_TAGS)
-        self._freed = False
+
+    async def _fall_silent(self) -> None:
+        """Refuse requests, and end what is under way; if that does not come about, serve as before."""
+        before, self._down = self._down, "released"
+        self._open.set()
+        try:
+            await self.abort_all()
+            await self._cut_pieces()
+        except (EngineError, asyncio.CancelledError):
+            self._down = before
+            if self._half:
+                self._open.clear()
+            raise
+
+    async def _surely(self, change: Awaitable[None]) -> None:
+        """Change the server's memory. Where that is left in doubt, a server of ours ends, and has none."""
+        try:
+            await change
+        except EngineError:
+            self._memory.held = not await self._server.stop()
+            raise
 
     async def _take(self, change: Callable[[], Awaitable[None]], version: int) -> None:
         """Cut what is in flight, change the weights, and let it go on; not while they may be half of two versions."""

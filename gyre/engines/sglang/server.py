@@ -27,16 +27,16 @@ class Server(Protocol):
         """Its HTTP address."""
         ...
 
-    async def start(self, client: Client) -> bool:
-        """See that it serves; whether it was started anew. EngineUnavailable, EngineFailed."""
+    async def start(self, client: Client) -> None:
+        """See that it serves. EngineUnavailable, EngineFailed."""
         ...
 
     async def hear(self, client: Client) -> None:
         """Return once it answers. Raises EngineUnavailable when it has ended, or been silent for too long."""
         ...
 
-    async def stop(self) -> None:
-        """End it, if it is ours."""
+    async def stop(self) -> bool:
+        """End it, if it is ours; whether it is."""
         ...
 
 
@@ -47,17 +47,17 @@ class RunningServer:
     url: str
     silent_seconds: float = SILENT_SECONDS
 
-    async def start(self, client: Client) -> bool:
+    async def start(self, client: Client) -> None:
         """See `Server`: it has to answer now."""
         await client.info()
-        return False
 
     async def hear(self, client: Client) -> None:
         """See `Server`: that it ended shows as silence too, and it may be back before that is too long."""
         await heard(client, lambda: True, self.silent_seconds)
 
-    async def stop(self) -> None:
+    async def stop(self) -> bool:
         """See `Server`: it lives on."""
+        return False
 
 
 @dataclass(slots=True)
@@ -92,10 +92,10 @@ class ManagedServer:
         where = ("--model-path", str(self.model), "--host", self.host, "--port", str(self.port))
         return (self.python, "-m", "sglang.launch_server", *where, *fixed, *self.arguments)
 
-    async def start(self, client: Client) -> bool:
+    async def start(self, client: Client) -> None:
         """See `Server`."""
         if self._process is not None and self._process.returncode is None:
-            return False
+            return
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -108,7 +108,6 @@ class ManagedServer:
             )
         await self._answers(client, self._process)
         self._answered = True
-        return True
 
     async def hear(self, client: Client) -> None:
         """See `Server`."""
@@ -119,13 +118,14 @@ class ManagedServer:
             raise EngineUnavailable(f"SGLang ended with {code}: {self._last_line()}; see {self.log}")
         return self._answered
 
-    async def stop(self) -> None:
+    async def stop(self) -> bool:
         """See `Server`."""
         self._answered = False
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             await self._process.wait()
             self._process = None  # ended as it was told to: nothing to complain of
+        return True
 
     async def _answers(self, client: Client, process: asyncio.subprocess.Process) -> None:
         try:
