@@ -4,6 +4,7 @@ Shared by the runner (training) and the examiner (held-out tasks), so that both 
 """
 
 import asyncio
+import errno
 import logging
 import os
 import sys
@@ -25,6 +26,7 @@ from services import workspace
 
 LOG = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.1
+_PASSING = (errno.ENOENT, errno.EMFILE, errno.ENFILE)  # not there yet, or no descriptor is left just now
 MODEL = "policy"
 _HARNESSES = Path(__file__).parent.parent / "gyre/harnesses"
 
@@ -174,7 +176,9 @@ async def _content(path: Path) -> bytes:
         try:
             if content := path.read_bytes():
                 return content
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
             if not told:
                 LOG.info("waiting for %s", path)
             told = True

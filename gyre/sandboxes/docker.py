@@ -179,8 +179,9 @@ class DockerSandbox:
                 for task in (reading, exited):
                     if task is not None:
                         task.cancel()
-        if ending == "exited" and code and await self._lacked_memory(container):
-            ending = "memory"
+        with started():  # tests that failed for lack of memory must not be taken for tests that failed
+            if ending == "exited" and code and await self._lacked_memory(container):
+                ending = "memory"
         reason = said_of(ending, command.deadline_seconds, self._limits)
         status = 128 - code if code in _SIGNALS else code
         return Ended(ending, status, time.monotonic() - began, bytes(output.kept), reason)
@@ -229,12 +230,7 @@ class DockerSandbox:
                 LOG.warning("container %s: its processes cannot be counted: %s; asking again", container[:12], error)
 
     async def _lacked_memory(self, container: str) -> bool:
-        """One that ended with an error; where that is not known any more, the error is all there is to say."""
-        try:
-            return bool((await self._engine.inspect(container))["State"]["OOMKilled"])
-        except SandboxError as error:
-            LOG.warning("container %s: what ended it is not known: %s", container[:12], error)
-            return False
+        return bool((await self._engine.inspect(container))["State"]["OOMKilled"])
 
 
 def _seen(container: str, first: int) -> tuple[int, ...]:

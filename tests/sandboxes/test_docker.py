@@ -254,13 +254,14 @@ async def test_an_engine_that_fails_to_answer_beside_a_command_costs_no_work(
 
 
 @on_an_engine
+@pytest.mark.parametrize("unanswered", ["wait", "inspect"])
 async def test_what_ends_a_command_that_works_loses_it_and_is_no_reason_not_to_start(
-    tmp_path: Path, sandbox: DockerSandbox, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sandbox: DockerSandbox, monkeypatch: pytest.MonkeyPatch, unanswered: str
 ) -> None:
     async def cut(container: str) -> int:
         raise SandboxError("docker: no engine can be asked")
 
-    monkeypatch.setattr(sandbox._engine, "wait", cut)
+    monkeypatch.setattr(sandbox._engine, unanswered, cut)
     with pytest.raises(CommandLost, match="its sandbox lost it: docker: no engine can be asked"):
         await sandbox.run(shell(tmp_path, "sleep 300"))
 

@@ -9,20 +9,23 @@ from typing import Any
 import pytest
 
 from gyre.config_containers import KubernetesSection
+from gyre.proxy.tokens import execution_token
 from gyre.sandboxes.kubernetes import KubernetesSandbox
-from gyre.sandboxes.port import Limits
+from gyre.sandboxes.port import Limits, Sandbox
+from gyre.sandboxes.process import ProcessSandbox
 from gyre.tasks.folder import load_tasks
 from services import runner
 from services.episode import Episodes, keep
 from services.workspace import restore
 from tests.pipes import told
 from tests.sandboxes.cluster import Cluster, running_cluster
+from tests.services.work.conftest import SECRET
 from tests.services.work.test_runner import ended
 
 TOKEN = "a-token"
 
 
-def episodes(run: Any, sandbox: KubernetesSandbox) -> Episodes:
+def episodes(run: Any, sandbox: Sandbox) -> Episodes:
     return Episodes(
         run.folder, run.config, {each.name: each for each in load_tasks(run.folder / "tasks/train")}, sandbox
     )
@@ -84,3 +87,16 @@ async def test_an_execution_that_finds_no_descriptor_left_ends_alone(run: Any, m
             event = await ended(run, name)
             assert (name, event.stage) == (name, "setup" if name == "x0-0" else "agent")
     assert event.reason == "completed"
+
+
+async def test_a_key_that_no_descriptor_is_left_for_is_waited_for(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, left = Path.read_bytes, [OSError(errno.ENFILE, "Too many open files in system")]
+
+    def busy(path: Path) -> bytes:
+        if left:
+            raise left.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", busy)
+    token = await episodes(run, ProcessSandbox()).token("x0-0")
+    assert token == execution_token(SECRET, "x0-0")

@@ -7,6 +7,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bus.log import BusPort
 from gyre.config import Config
 from gyre.proxy.tokens import execution_token
@@ -182,6 +184,22 @@ async def test_what_a_lost_runner_launched_ends_as_failed_exactly_once_with_what
     assert "first" in event.detail
     assert (restored(run, event) / "half.txt").exists()
     assert await run.count(SAID) == 2
+
+
+async def test_a_box_that_its_agent_has_closed_ends_with_its_lost_runner(run: Any) -> None:
+    run.task("job")
+    os.mkfifo(run.folder / "up")
+    run.harness(f'chmod 0 "$HOME/.."; echo up >{run.folder}/up; sleep 300')
+    async with run.serving(runner.serve, "runner", "first"):
+        await run.dispatch("x0-0", "job")
+        await run.grant("x0-0")
+        await told(run.folder / "up")
+    if os.access(run.folder / "work/x0-0/ws", os.F_OK):
+        pytest.skip("this user looks into every folder")
+    async with run.serving(runner.serve, "runner", "second"):
+        event = await ended(run, "x0-0")
+        await run.emptied("rollout")
+    assert (event.reason, event.state, "first" in event.detail) == ("failed", None, True)
 
 
 async def test_what_a_runner_launched_is_left_to_it_while_it_lives_and_ended_by_another_once_it_is_silent(
