@@ -8,6 +8,7 @@ the tests is closed to this process, before anything below ROOT can be imported;
 from __future__ import annotations
 
 import ctypes
+import errno
 import importlib
 import importlib.util
 import json
@@ -140,27 +141,36 @@ def close(folder: Path) -> None:
     """Nothing in a folder can be read any more, and no process outside can be signalled or traced.
 
     By this process and all that it starts; where the kernel has Landlock (signals: since its sixth version). Folders on
-    the way to it cannot be listed any more.
+    the way to it cannot be listed any more. Raises OSError where the kernel has it and refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if version < 1:
         return
     told = struct.pack("=QQQ", READ_FILE | READ_FOLDER, 0, SIGNALS)[: 24 if version >= SCOPES_SINCE else 8]
-    ruleset = libc.syscall(CREATE_RULESET, told, ctypes.c_size_t(len(told)), 0)
+    ruleset = done(libc.syscall(CREATE_RULESET, told, ctypes.c_size_t(len(told)), 0))
     for path in beside(folder):
         try:
             found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:  # others' files come and go
+        except (FileNotFoundError, NotADirectoryError, PermissionError):  # others' files come and go
             continue
         mode = os.fstat(found).st_mode
         if not stat.S_ISLNK(mode):
             access = READ_FILE | READ_FOLDER if stat.S_ISDIR(mode) else READ_FILE
-            libc.syscall(ADD_RULE, ruleset, 1, struct.pack("=Qi", access, found), 0)
+            rule = struct.pack("=Qi", access, found)
+            done(libc.syscall(ADD_RULE, ruleset, 1, rule, 0), errno.EBADFD)  # of no file system that it guards
         os.close(found)
-    libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    libc.syscall(RESTRICT_SELF, ruleset, 0)
+    done(libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    done(libc.syscall(RESTRICT_SELF, ruleset, 0))
     os.close(ruleset)
+
+
+def done(result: int, harmless: int = 0) -> int:
+    """What a system call gave. Raises OSError where it failed, unless for a harmless reason."""
+    number = ctypes.get_errno()
+    if result < 0 and number != harmless:
+        raise OSError(number, os.strerror(number))
+    return result
 
 
 def beside(folder: Path) -> Iterator[str]:
@@ -186,9 +196,9 @@ def main() -> None:
     runner, root, config, *files = sys.argv[1:]
     del sys.argv[1:]
     close(Path(__file__).resolve().parent)
+    if runner == "pytest":  # before ROOT is where it could be taken from; where it is missing, the run does not begin
+        importlib.import_module("pytest")
     speaker = Speaker(pipe, mark)
-    if runner == "pytest":
-        importlib.import_module("pytest")  # before ROOT is where it could be taken from
     roots = [root, str(Path(root) / "src")]
     sys.path[:0] = [each for each in roots if os.path.isdir(each)]
     with_pytest(speaker, root, config, files) if runner == "pytest" else with_unittest(speaker, root, files)
