@@ -64,6 +64,7 @@ class Decoder:
         self._chunk = chunk_tokens
         self._clock = clock
         self._store = PrefixStore(prefix_tokens)
+        self._unfinished: set[Row] = set()
         self._waiting: deque[Row] = deque()
         self._group: Group | None = None
         self._batch = Batch(rows)
@@ -76,6 +77,7 @@ class Decoder:
 
     def add(self, row: Row) -> None:
         """Let a row wait for its turn."""
+        self._unfinished.add(row)
         self._waiting.append(row)
 
     @torch.inference_mode()
@@ -93,7 +95,7 @@ class Decoder:
         """Finish the chosen rows now, with what they have."""
         for row in [row for row in self._waiting if chosen(row)]:
             self._waiting.remove(row)
-            row.finish("abort", self._clock())
+            self._finish(row, "abort")
         if self._group is not None:
             self._abort_group(self._group, chosen)
         for place in reversed(range(len(self._batch.rows))):
@@ -136,14 +138,15 @@ class Decoder:
         self._store.clear()
 
     def fail(self, error: Exception) -> None:
-        """A step broke: its rows end with the reason, and the next ones start afresh."""
-        lost = [*self._batch.rows, *(self._group.rows if self._group else []), *self._waiting]
+        """What was done broke, wherever: all rows end with the reason, and the next ones start afresh."""
+        reason = error if isinstance(error, EngineError) else EngineFailed(f"{type(error).__name__}: {error}")
+        lost, self._unfinished = self._unfinished, set()
+        for row in lost:
+            if not row.future.done():
+                row.future.set_exception(reason)
         self._waiting.clear()
         self._batch = Batch(self._rows)
         self.forget()
-        reason = error if isinstance(error, EngineError) else EngineFailed(f"{type(error).__name__}: {error}")
-        for row in lost:
-            row.future.set_exception(reason)
 
     def _gather(self) -> Group | None:
         """Choose waiting rows for a prefill: while there is room and padding is cheap, and none could copy another."""
@@ -243,7 +246,11 @@ class Decoder:
         self._store.add(Kept(row.request.cache_key, row.context[:tokens], self._cache.copy_out(place, tokens)))
         if place != end:
             self._cache.move(end, place, end_tokens)
+        self._finish(row, finish)
+
+    def _finish(self, row: Row, finish: Finish) -> None:
         row.finish(finish, self._clock())
+        self._unfinished.remove(row)
 
     def _abort_group(self, group: Group, chosen: Callable[[Row], bool]) -> None:
         """Drop rows from a prefill; the others start theirs again, from what can still be reused.
@@ -260,7 +267,7 @@ class Decoder:
                 self._store.add(Kept(row.request.cache_key, row.context[:tokens], kept))
         self._waiting.extendleft(reversed([row for row in group.rows if row not in aborted]))
         for row in aborted:
-            row.finish("abort", self._clock())
+            self._finish(row, "abort")
 
 
 def _gain(row: Row, chosen: list[Row]) -> int:

@@ -240,7 +240,10 @@ class TorchEngine:
         def run() -> None:
             try:
                 done.set_result(work())
-            except Exception as error:  # noqa: BLE001  the caller gets it
+            except EngineError as error:  # a refusal, which touched nothing
+                done.set_exception(error)
+            except Exception as error:  # noqa: BLE001  the caller gets it, and so do the rows, which it may have lost
+                self._decoder.fail(error)
                 done.set_exception(error)
 
         self._inbox.put(run)
@@ -252,15 +255,14 @@ class TorchEngine:
             try:
                 work = self._inbox.get(block=not self._decoder.busy)
             except Empty:
-                self._step()
-                continue
+                work = self._decoder.step
             if work is None:
                 return
-            work()
+            self._do(work)
 
-    def _step(self) -> None:
+    def _do(self, work: Work) -> None:
         try:
-            self._decoder.step()
+            work()
         except Exception as error:  # noqa: BLE001  the thread's edge: its rows end with the reason
             self._decoder.fail(error)
 

@@ -9,7 +9,9 @@ import torch
 
 from gyre.engines.batch import Row
 from gyre.engines.decoder import WORTH_WAITING, Decoder
+from gyre.engines.kv import SlotCache
 from gyre.engines.port import EngineFailed, GenerateRequest, Generation, Sampling
+from gyre.engines.prefix import PrefixStore
 from gyre.engines.weights import Parameters
 
 Llama = Callable[..., Any]
@@ -219,3 +221,29 @@ def test_logits_that_are_not_finite_fail_the_requests_and_not_the_engine(llama: 
     parameters.swap(parameters.prepare(good))
     decoder.restart(1)
     assert run(decoder, row_of("b", prompt_of(5)))[0].finish == "length"
+
+
+@pytest.mark.parametrize(
+    ("where", "method", "known"),
+    [(SlotCache, "copy_in", True), (SlotCache, "copy_in", False), (PrefixStore, "add", False)],
+    ids=["chosen for a prefill", "joining the batch", "leaving it"],
+)
+def test_rows_that_a_broken_step_had_in_hand_end_with_its_reason(
+    llama: Llama, monkeypatch: pytest.MonkeyPatch, where: type, method: str, known: bool
+) -> None:
+    decoder, rows = decoder_of(llama(0)), [row_of("a", prompt_of(9)), row_of("b", prompt_of(9, 5))]
+    if known:
+        run(decoder, row_of("known", prompt_of(9)))
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(where, method, broken)
+        with pytest.raises(RuntimeError, match="no memory") as found:
+            run(decoder, *rows)
+    decoder.fail(found.value)
+    for row in rows:
+        with pytest.raises(EngineFailed, match="RuntimeError: no memory"):
+            row.future.result(timeout=0)
+    assert run(decoder, row_of("c", prompt_of(5)))[0].finish == "length"

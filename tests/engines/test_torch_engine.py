@@ -1,5 +1,6 @@
 """What only the torch engine has: real memory, files of weights, and models that it must turn away."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from gyre.engines.port import EngineError, GenerateRequest, RequestRefused, Sampling
+from gyre.engines.decoder import Decoder
+from gyre.engines.port import EngineError, EngineFailed, GenerateRequest, RequestRefused, Sampling
 from gyre.engines.torch_engine import TorchEngine
 from services.memory import give_back
 
@@ -76,6 +78,34 @@ async def test_a_token_beyond_the_vocabulary_is_refused(llama: Callable[..., Any
     engine = TorchEngine(llama(0))
     with pytest.raises(RequestRefused, match="97 must be token ids below the vocabulary's 97"):
         await engine.generate(GenerateRequest("a", (1, 97), Sampling(max_tokens=1)))
+    await engine.close()
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked for", "of a caller that went away"])
+async def test_an_abort_that_breaks_ends_every_request_and_not_the_engine(
+    llama: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    engine = TorchEngine(llama(0))
+    endless = [GenerateRequest(name, (1, 2, 3), Sampling(max_tokens=4000)) for name in "ab"]
+    pending, gone = (asyncio.ensure_future(engine.generate(each)) for each in endless)
+    while engine.running < 2:
+        await asyncio.sleep(0)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Decoder, "abort", broken)
+        if asked:
+            with pytest.raises(RuntimeError, match="no memory"):
+                await engine.abort("b")
+        else:
+            gone.cancel()
+        with pytest.raises(EngineFailed, match="RuntimeError: no memory"):
+            await asyncio.wait_for(pending, 30)
+        await asyncio.gather(gone, return_exceptions=True)
+    ask = GenerateRequest("c", (1, 2, 3), Sampling(max_tokens=4))
+    assert (await asyncio.wait_for(engine.generate(ask), 30)).finish == "length"
     await engine.close()
 
 
