@@ -75,7 +75,7 @@ def read_lines(file: Path) -> Iterator[Described]:
 
     Raises TaskError.
     """
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):  # JSON may hold other ends of lines
         if line.strip():
             instance = parse(line, f"{file}:{number}")
             yield describe(instance, file.parent, _repository_of(file, instance))

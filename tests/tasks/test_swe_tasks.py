@@ -166,6 +166,18 @@ def test_each_line_of_a_data_set_is_a_task(tmp_path: Path, graded: Graded, solve
     assert graded(tasks[1], solved) == 1.0
 
 
+def test_a_line_of_a_data_set_ends_where_json_says(tmp_path: Path) -> None:
+    """These others stand in its strings as they are."""
+    swe_folder(tmp_path / "one")
+    (tmp_path / "data/repos").mkdir(parents=True)
+    (tmp_path / "one/repo").rename(tmp_path / "data/repos/some__halves")
+    asked = "half(4)\u2028should\u2029be\x85two"
+    line = json.dumps(instance(problem_statement=asked), ensure_ascii=False)
+    (tmp_path / "data/dev.jsonl").write_text(f"{line}\r\n{line.replace('-7', '-8')}\n", encoding="utf-8", newline="")
+    tasks = bring(str(tmp_path / "data/dev.jsonl"), tmp_path / "tasks")
+    assert [task.instruction for task in tasks] == [asked] * 2
+
+
 def test_an_image_is_where_its_people_have_it(tmp_path: Path) -> None:
     task = brought(tmp_path, docker_image="some/halves:7")
     assert (task.image, task.needs_image, task.workdir) == ("some/halves:7", True, "/testbed")
