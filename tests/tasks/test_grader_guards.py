@@ -279,6 +279,27 @@ def test_folders_that_come_and_go_beside_the_tests_take_nothing_from_honest_work
             busy.kill()
 
 
+MOVES = """
+    import os
+    import unittest
+    import thing
+
+    class OneTest(unittest.TestCase):
+        def test_a(self):
+            for name in ("from", "to"):
+                os.mkdir(name)
+            with open("from/file", "w") as file:
+                file.write(str(thing.a()))
+            os.rename("from/file", "to/file")
+            os.link("to/file", "from/again")
+            self.assertEqual(open("from/again").read(), "1")
+    """
+
+
+def test_files_move_between_folders_while_the_tests_folder_is_closed(tmp_path: Path, graded: Graded) -> None:
+    assert graded(brought(tmp_path, 1, tests={"test_one": MOVES}), leaving(RIGHT)) == 1.0
+
+
 def test_a_run_that_never_began_is_no_verdict_on_the_work(tmp_path: Path, graded: Graded) -> None:
     """Nor is what lies where the reward belongs one."""
     reward = tmp_path / "judge/reward/reward.txt"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system calls of Landlock, by the same numbers everywhere
-READ_FILE, READ_FOLDER, SIGNALS = 1 << 2, 1 << 3, 1 << 1
-NO_NEW_PRIVILEGES, SCOPES_SINCE = 38, 6
+READ_FILE, READ_FOLDER, MOVE, SIGNALS = 1 << 2, 1 << 3, 1 << 13, 1 << 1
+NO_NEW_PRIVILEGES, MOVES_SINCE, SCOPES_SINCE = 38, 2, 6
 
 
 class Speaker:
@@ -147,7 +147,8 @@ def close(folder: Path) -> None:
     version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if version < 1:
         return
-    told = struct.pack("=QQQ", READ_FILE | READ_FOLDER, 0, SIGNALS)[: 24 if version >= SCOPES_SINCE else 8]
+    whole = READ_FILE | READ_FOLDER | (MOVE if version >= MOVES_SINCE else 0)  # else no file moves to another folder
+    told = struct.pack("=QQQ", whole, 0, SIGNALS)[: 24 if version >= SCOPES_SINCE else 8]
     ruleset = done(libc.syscall(CREATE_RULESET, told, ctypes.c_size_t(len(told)), 0))
     for path in beside(folder):
         try:
@@ -156,8 +157,7 @@ def close(folder: Path) -> None:
             continue
         mode = os.fstat(found).st_mode
         if not stat.S_ISLNK(mode):
-            access = READ_FILE | READ_FOLDER if stat.S_ISDIR(mode) else READ_FILE
-            rule = struct.pack("=Qi", access, found)
+            rule = struct.pack("=Qi", whole if stat.S_ISDIR(mode) else READ_FILE, found)
             done(libc.syscall(ADD_RULE, ruleset, 1, rule, 0), errno.EBADFD)  # of no file system that it guards
         os.close(found)
     done(libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
