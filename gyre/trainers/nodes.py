@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -24,6 +25,8 @@ from gyre.trainers.port import TrainerError
 NODES, KEY = "GYRE_CELL_NODES", "GYRE_NODE_KEY"
 LOG = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 600.0  # a node's pod may still be starting
+_ANSWER_SECONDS = 60.0  # for each word until a rank starts; after that, work takes as long as it takes
+_FOR_EVER = 0.0
 _AGAIN_SECONDS = 1.0
 _ASKED_BYTES = 4096
 _RANKS = "gyre.trainers."
@@ -112,12 +115,16 @@ def _asked(node: str, module: str, threads: int, key: str) -> int:
             deliver_challenge(line, key.encode())
             line.send_bytes(json.dumps({"module": module, "threads": threads, "version": version()}).encode())
             refused = line.recv_bytes(_ASKED_BYTES).decode()
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise NodeFailed(f"{node}: has said nothing for {_ANSWER_SECONDS:g} s; start `gyre node` there anew") from error
     except (AuthenticationError, EOFError, OSError) as error:
         os.close(descriptor)
         raise NodeFailed(f"{node}: starts no ranks for us ({error}); is {KEY} the same there?") from error
     if refused:
         os.close(descriptor)
         raise NodeFailed(f"{node}: {refused}")
+    _set_patience(descriptor, _FOR_EVER)
     return descriptor
 
 
@@ -130,6 +137,7 @@ def _connected(node: str) -> int:
             with socket.create_connection((host, int(port)), _PATIENCE_SECONDS) as found:
                 found.settimeout(None)
                 _keep_alive(found)
+                _set_patience(found.fileno(), _ANSWER_SECONDS)
                 return os.dup(found.fileno())
         except (OSError, ValueError) as error:
             if isinstance(error, ValueError) or time.monotonic() > deadline:
@@ -144,6 +152,7 @@ def _serve(caller: socket.socket, address: str, key: bytes) -> None:
     """Start one rank on this connection, for who knows the key; wait for its end."""
     with caller:
         _keep_alive(caller)
+        _set_patience(caller.fileno(), _ANSWER_SECONDS)
         try:
             with Connection(os.dup(caller.fileno())) as line:
                 deliver_challenge(line, key)
@@ -158,6 +167,7 @@ def _serve(caller: socket.socket, address: str, key: bytes) -> None:
         if refused:
             LOG.warning("%s: asks for a rank, and gets none: %s", address, refused)
             return
+        _set_patience(caller.fileno(), _FOR_EVER)
         process = _started(module, caller.fileno(), threads)
     LOG.info("a rank of %s ended with %d", address, process.wait())
 
@@ -183,6 +193,14 @@ def _started(module: str, descriptor: int, threads: int) -> "subprocess.Popen[by
         stdin=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": str(threads)},
     )
+
+
+def _set_patience(descriptor: int, seconds: float) -> None:
+    """How long a word on this connection is waited for, by any process that holds it: then BlockingIOError."""
+    whole, rest = divmod(seconds, 1.0)
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", int(whole), int(rest * 1e6)))
 
 
 def _keep_alive(connection: socket.socket) -> None:

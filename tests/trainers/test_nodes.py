@@ -4,6 +4,7 @@ import os
 import queue
 import re
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -138,6 +139,47 @@ def test_a_node_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytes
             rank = await_child(process.pid)
             os.close(line)
             await_end(rank)
+
+
+def test_a_node_that_says_nothing_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "_ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as hung:  # its system accepts, and nobody else does
+        where = f"127.0.0.1:{hung.getsockname()[1]}"
+        with pytest.raises(NodeFailed, match=rf"{where}: has said nothing for 0\.2 s; start `gyre node` there anew"):
+            begin("gyre.trainers.fsdp.rank", 0, 1, 1, {NODES: where, KEY: SECRET})
+
+
+@pytest.mark.timeout(30)
+def test_a_caller_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "_ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as caller:
+        nodes._serve(listener.accept()[0], "there", SECRET.encode())
+        while caller.recv(4096):
+            pass  # what it was asked
+
+
+def test_between_a_trainer_and_its_rank_silence_is_not_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = []
+
+    def started(_: str, descriptor: int, __: int) -> subprocess.Popen[bytes]:
+        bounds.append(bounds_of(descriptor))
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(nodes, "_started", started)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        where = {NODES: f"127.0.0.1:{listener.getsockname()[1]}", KEY: SECRET}
+        begun = pool.submit(begin, "gyre.trainers.fsdp.rank", 0, 1, 1, where)
+        nodes._serve(listener.accept()[0], "here", SECRET.encode())
+        _, line = begun.result(30)
+    bounds.append(bounds_of(line))
+    os.close(line)
+    assert bounds == [[bytes(16)] * 2] * 2
+
+
+def bounds_of(descriptor: int) -> list[bytes]:
+    """How long a word is waited for, receiving and sending; 0: for ever."""
+    with socket.socket(fileno=os.dup(descriptor)) as line:
+        return [line.getsockopt(socket.SOL_SOCKET, way, 16) for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)]
 
 
 def test_a_node_without_a_secret_is_refused() -> None:
