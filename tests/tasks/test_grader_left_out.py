@@ -43,6 +43,7 @@ SAY = """
                     return
             frame = frame.f_back
     """
+LIMITS = "import os, resource\nresource.prlimit"
 ATTACKS = {
     "nests folders in its copy": f"{NESTED}nest(1500)\n",
     "nests folders in the tests' place": f"{NESTED}os.chdir('tests')\nnest(1500)\n",
@@ -61,6 +62,8 @@ ATTACKS = {
         """,
     "removes the workspace": "import os, shutil\nshutil.rmtree(WORKSPACE, ignore_errors=True)\n",
     "makes the workspace huge": "import os\nwith open(WORKSPACE + '/huge', 'w') as file: file.truncate(1 << 42)\n",
+    "takes its grader's files": f"{LIMITS}(os.getppid(), resource.RLIMIT_NOFILE, (0, 0))\n",
+    "lets its grader write nothing": f"{LIMITS}(os.getppid(), resource.RLIMIT_FSIZE, (0, 0))\n",
     "puts a pipe where pytest is configured": """
         import os
         for name in ("pytest.ini", "../pytest.ini"):
