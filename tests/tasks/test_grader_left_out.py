@@ -53,6 +53,7 @@ ATTACKS = {
     "says a line without a name": f"{SAY}said('x', '\\n')\n",
     "puts a file in the tests' place": "import os\nos.rename('tests', 'gone')\nopen('tests', 'w').close()\n",
     "puts a link in the tests' place": "import os\nos.rename('tests', 'gone')\nos.symlink('tests', 'tests')\n",
+    "closes the tests' place": "import os\nos.chmod('tests', 0)\n",
     "removes its copy": "import os, shutil\nshutil.rmtree(os.getcwd())\n",
     "puts a link in its copy's place": """
         import os
@@ -76,6 +77,8 @@ PLACES = {
     "a pipe": "os.mkfifo(REWARD)\n",
     "a link": "open(REWARD + '1', 'w').write('1.0')\nos.symlink(REWARD + '1', REWARD)\n",
     "a reward": "open(REWARD, 'w').write('1.0')\nos.chmod(REWARD, 0o400)\n",
+    "a closed folder": "os.chmod(os.path.dirname(REWARD), 0)\n",
+    "a closed folder on the way": "os.chmod(os.path.dirname(os.path.dirname(os.path.dirname(REWARD))), 0)\n",
     "a file for its folder": "folder = os.path.dirname(REWARD)\nos.rmdir(folder)\nopen(folder, 'w').close()\n",
     "a link for its folder": """
         folder = os.path.dirname(REWARD)

@@ -70,6 +70,7 @@ def main() -> int:
     except Exception:  # noqa: BLE001 - whatever it is, it is no verdict
         traceback.print_exc()
         with suppress(OSError):
+            reopen(reward)
             remove(reward)  # what lies there is the work's
         return NO_VERDICT
     with suppress(OSError):
@@ -249,6 +250,15 @@ def hold(folder: Path) -> None:
         folder.chmod(0o700)
 
 
+def reopen(*paths: Path) -> None:
+    """Folders of ours on the way to them can be gone through, whatever modes the work has given those."""
+    for path in paths:
+        for folder in reversed(path.parents):
+            if not os.access(folder, os.X_OK):
+                with suppress(OSError):
+                    folder.chmod(0o700)
+
+
 def write_new(path: Path, text: str) -> None:
     """Write a new file in the place of whatever lies there, never through a link. Raises OSError."""
     remove(path)
@@ -264,6 +274,7 @@ def reward_place() -> Path:
 
 def write_reward(place: Path, text: str) -> None:
     """Write it, whatever the work has made of the place."""
+    reopen(place)
     for folder in (place.parents[1], place.parent):
         hold(folder)
     write_new(place, text)
@@ -348,6 +359,7 @@ class Runs:
 
     def _prepare(self, place: Path, work: Path, canaries: list[str]) -> Path:
         """Lay the canaries; the runner's configuration."""
+        reopen(HERE / "run_tests.py", work)
         for folder in (place, work):
             hold(folder)
         for name in canaries:
