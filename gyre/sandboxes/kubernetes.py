@@ -163,7 +163,7 @@ class KubernetesSandbox:
         if not done:
             raise SandboxError(f"pod {name}: has not started within {self._chosen.schedule_seconds} s; see its events")
         if not runs.is_set():
-            following.result()
+            _ending_of(following.result())  # with no word of its command, it never ran
 
     async def _follow(self, pod: dict[str, Any], runs: asyncio.Event) -> dict[str, Any]:
         """Returns a pod once its command has ended. Raises `SandboxError` where that cannot come."""

@@ -85,6 +85,8 @@ class Cluster:
         """Of the next command that ends: instead of its own `terminated`."""
         self.unwilling: set[str] = set()
         """Images that no node finds."""
+        self.preempted: set[str] = set()
+        """Images whose pods make room for others before they start."""
         self.deaf = 0
         """Deletions to answer with an error."""
         self.cut = 0
@@ -211,6 +213,10 @@ class Cluster:
         if container["image"] in self.unwilling:
             state = {"waiting": {"reason": "ErrImagePull", "message": f"{container['image']}: not found"}}
             await self._state(run, state, "Pending")
+            return
+        if container["image"] in self.preempted:
+            run.pod["status"] = {"phase": "Failed", "reason": "Preempting"}
+            await self.say("MODIFIED", run.pod)
             return
         env = {each["name"]: expanded(each["value"], {}) for each in container["env"]}
         run.process = await asyncio.create_subprocess_exec(

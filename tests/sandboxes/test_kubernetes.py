@@ -182,6 +182,15 @@ async def test_a_pod_that_goes_while_its_command_works_is_lost_and_not_unable_to
         await running
 
 
+async def test_a_pod_that_makes_room_before_it_starts_is_not_lost(
+    tmp_path: Path, cluster: Cluster, sandbox: KubernetesSandbox
+) -> None:
+    cluster.preempted.add("agents:1")
+    with pytest.raises(SandboxError, match="ended without a word of its command: Preempting") as raised:
+        await sandbox.run(shell(tmp_path / "e", "true"))
+    assert not isinstance(raised.value, CommandLost)
+
+
 async def test_a_box_that_cannot_be_given_away_is_a_reason_not_to_start(
     tmp_path: Path, sandbox: KubernetesSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
