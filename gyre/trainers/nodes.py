@@ -161,6 +161,9 @@ def _serve(caller: socket.socket, address: str, key: bytes) -> None:
                 module, threads = str(asked["module"]), int(asked["threads"])
                 refused = _refusal(module, str(asked.get("version")))
                 line.send_bytes(refused.encode())
+        except BlockingIOError:
+            LOG.warning("%s: has said nothing for %g s, and is hung up on", address, _ANSWER_SECONDS)
+            return
         except (AuthenticationError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
             LOG.warning("%s: asks for a rank, and gets none: %s", address, error)
             return
