@@ -178,12 +178,15 @@ def copy_work(source: Path, target: Path, guarded: set[str], most: float) -> int
     return total
 
 
-def within(folder: str, guarded: set[str]) -> list[tuple[str, os.stat_result]]:
+def within(folder: str, guarded: set[str]) -> Iterator[tuple[str, os.stat_result]]:
     """(path, what it is) of all in a folder that is wanted in a copy of the work: files, folders, links to either."""
     if not os.access(folder, os.R_OK | os.X_OK):  # whatever modes the agent gave to what is ours now
         os.chmod(folder, 0o700)
-    paths = [os.path.join(folder, name) for name in os.listdir(folder) if not unwanted(name, guarded)]
-    return [(path, os.lstat(path)) for path in paths if os.path.isfile(path) or os.path.isdir(path)]
+    with os.scandir(folder) as entries:  # one by one: there may be more than memory holds
+        for entry in entries:
+            path = os.path.join(folder, entry.name)
+            if not unwanted(entry.name, guarded) and (os.path.isfile(path) or os.path.isdir(path)):
+                yield path, os.lstat(path)
 
 
 def unwanted(name: str, guarded: set[str]) -> bool:
@@ -388,12 +391,10 @@ def outcomes_in(lines: list[str], mark: str) -> dict[str, str]:
     outcomes: dict[str, str] = {}
     for line in lines:
         said, _, rest = line.partition(" ")
-        outcome, _, written = rest.partition(" ")
-        if said == mark:
-            with suppress(ValueError, RecursionError):
-                name = json.loads(written)
-                if isinstance(name, str):
-                    outcomes[name] = outcome
+        outcome, _, name = rest.partition(" ")
+        if said == mark and name.startswith('"'):  # a list may be deeper, and a number longer, than can be read
+            with suppress(ValueError):
+                outcomes[json.loads(name)] = outcome
     return outcomes
 
 
