@@ -1,8 +1,8 @@
 """The evaluator that runs the task's own `tests/test.sh` in the workspace, or a command that is given instead.
 
 It sees TESTS_DIR (a copy of their folder, outside the workspace) and REWARD_FILE, where they may write a number in
-[0, 1]. Without it, exit 0 means 1 and exit 1 means 0; everything else is the evaluator's failure and no score, as are
-exit 125 and tests that were killed, whatever was written by then.
+[0, 1]. Without it, exit 0 means 1 and exit 1 means 0; everything else is the evaluator's failure and no score, as is exit
+125, whatever was written by then. Of tests that were killed only a zero stands.
 Where it runs is the caller's choice: in a sandbox that shows nothing but the box, it is a fresh container.
 """
 
@@ -26,8 +26,8 @@ _OTHERS_END = {
     128 + signal.SIGKILL,
     *(-each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)),
 }
-"""Exit codes of tests that somebody else ended. Not of a crash, which may be what the work does to the process that it
-is tested in: it would be left out then, where a zero that was written first is what it has earned."""
+"""Exit codes of tests that somebody else ended: perhaps the work, which would have itself left out, so that a zero that
+was written first is what it has earned; any other score is none."""
 
 
 class CommandEvaluator:
@@ -94,10 +94,11 @@ def _found(desk: Desk, finished: Finished, seconds: float, graded: bool) -> tupl
 
 def verdict(exit_code: int, written: str | None, said: str = "") -> tuple[float | None, str]:
     """Score and detail, from the tests' exit code and what they wrote to REWARD_FILE (None: nothing)."""
-    if exit_code == NO_VERDICT or exit_code in _OTHERS_END:
-        return None, f"tests ended with exit code {exit_code}, which is no verdict whatever they wrote: {said}"
+    score, detail = _number(written, said) if written is not None else (None, "")
+    if exit_code == NO_VERDICT or (exit_code in _OTHERS_END and score != 0.0):
+        return None, f"tests ended with exit code {exit_code}, which is no verdict: {said}"
     if written is not None:
-        return _number(written, said)
+        return score, detail
     if exit_code in (0, 1):
         return 1.0 - exit_code, said
     return None, f"tests ended with exit code {exit_code} and no REWARD_FILE: {said}"

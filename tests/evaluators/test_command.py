@@ -161,16 +161,19 @@ async def test_work_that_crashes_its_tests_has_the_zero_that_was_written_first(w
     assert (await work.verdict(work.task(RUNS_THE_WORK))).score == 1.0
 
 
-async def test_tests_that_were_killed_have_no_score_whatever_they_wrote(work: Work) -> None:
-    """Nobody can tell who did it; a zero that the machine made would be learned from."""
+async def test_of_tests_that_were_killed_only_a_zero_stands(work: Work) -> None:
+    """Nobody can tell who did it: work gains nothing by it, and is not left out either."""
     work.leaves(work_sh="kill -9 $PPID; exit 0", out="4")
-    found = await work.verdict(work.task(RUNS_THE_WORK))
+    assert (await work.verdict(work.task(RUNS_THE_WORK))).score == 0.0
+    found = await work.verdict(work.task('echo 1 >"$REWARD_FILE"; sh ./work.sh'))
     assert (found.score, "no verdict" in found.detail) == (None, True)
 
 
-def test_tests_that_somebody_ended_or_that_cannot_judge_give_no_verdict() -> None:
-    assert [verdict(code, "0")[0] for code in (-9, 137, -15, -2, -1, 125)] == [None] * 6
-    assert [verdict(code, "0")[0] for code in (-11, 139, -6, 143, 124, 127)] == [0.0] * 6
+def test_tests_that_somebody_ended_or_that_cannot_judge_give_no_verdict_but_a_zero() -> None:
+    assert [verdict(code, "0.5")[0] for code in (-9, 137, -15, -2, -1, 125)] == [None] * 6
+    assert [verdict(code, "0")[0] for code in (-9, 137, -15, -2, -1)] == [0.0] * 5
+    assert verdict(125, "0")[0] is None
+    assert [verdict(code, "0.5")[0] for code in (-11, 139, -6, 143, 124, 127)] == [0.5] * 6
 
 
 @pytest.mark.parametrize("kind", ["swe", "nl2repo"])
