@@ -1,8 +1,8 @@
 """The evaluator that runs the task's own `tests/test.sh` in the workspace, or a command that is given instead.
 
 It sees TESTS_DIR (a copy of their folder, outside the workspace) and REWARD_FILE, where they may write a number in
-[0, 1]. Without it, exit 0 means 1 and exit 1 means 0; everything else is the evaluator's failure and no score, as is exit
-125, whatever was written by then. Of tests that were killed only a zero stands.
+[0, 1]. Without it, exit 0 means 1 and exit 1 means 0; everything else is the evaluator's failure and no score, as is
+exit 125, whatever was written by then. Of tests that were killed only a zero stands.
 Where it runs is the caller's choice: in a sandbox that shows nothing but the box, it is a fresh container.
 """
 
