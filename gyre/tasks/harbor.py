@@ -87,7 +87,7 @@ if isinstance(found, dict):
     found = found["reward"] if "reward" in found else found.popitem()[1] if len(found) == 1 else "several rewards"
 print(found)' "$json" >"$REWARD_FILE_OF_GYRE" || exit 125
 elif [ -e "$text" ]; then
-    cat "$text" >"$REWARD_FILE_OF_GYRE"
+    cat "$text" >"$REWARD_FILE_OF_GYRE" || exit 125
 else
     echo "no reward was written (exit code $code)" >&2
     exit 125
