@@ -8,14 +8,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from gyre.config import Config
 from gyre.core.progress import Progress
 from services import cli_query, cli_replay, cli_samples
 from services.cli_errors import Errors, fail
 from services.source import open_source
-from services.terminal import wide
+from services.terminal import table, wide
 
 Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
@@ -39,10 +38,8 @@ def runs(
     if as_json:
         typer.echo(json.dumps(listed))
         return
-    table = Table("run", "finished", "folder")
-    for row in listed:
-        table.add_row(str(row["run"]), "yes" if row["archive"] else "no", str(row["folder"]))
-    wide().print(table)
+    rows = ((str(row["run"]), "yes" if row["archive"] else "no", str(row["folder"])) for row in listed)
+    wide().print(table(("run", "finished", "folder"), rows))
 
 
 def status(run: Target, folder: Runs = Path("runs"), as_json: Json = False) -> None:

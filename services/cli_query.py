@@ -10,12 +10,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
 
 from gyre.warehouse.queries import QUERIES
 from services.cli_errors import Errors, fail
 from services.cli_plot import check_picture
-from services.terminal import wide
+from services.terminal import table, wide
 
 FORMATS = {"table": "JSONCompact", "csv": "CSVWithNames", "json": "JSONEachRow", "parquet": "Parquet"}
 DECIMALS = 4
@@ -117,10 +116,8 @@ def _picture(found: bytes, out: Path, title: str) -> None:
 
 
 def _draw(found: Mapping[str, Any]) -> None:
-    table = Table(*(Column(column["name"], overflow="fold") for column in found["meta"]))
-    for row in found["data"]:
-        table.add_row(*map(_cell, row))
-    wide().print(table)
+    names = (column["name"] for column in found["meta"])
+    wide().print(table(names, (map(_cell, row) for row in found["data"])))
 
 
 def _cell(value: Any) -> str:

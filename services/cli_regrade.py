@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.progress import Progress as Progressing
 from rich.table import Table
 
+from gyre.core.regrading import GroupChange
 from services.cli_errors import Errors
 from services.joining import joined
 from services.regrade import Report, Wish
 from services.regrade import regrade as score_again
-from services.terminal import wide
+from services.terminal import paragraphs, show, table, wide
 
 Run = Annotated[str, typer.Argument(help="Name of a run.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
@@ -125,26 +126,28 @@ def draw(report: Report, console: Console) -> None:
         console.print("What was trained stays as it was; these are the numbers that a new run would see.")
     for name, score in report.found.items():
         if score is None:
-            console.print(f"{name}: no valid score: {report.reasons[name]}", highlight=False, markup=False)
+            show(console, [paragraphs(f"{name}: no valid score: {report.reasons[name]}")])
 
 
 def _changed(report: Report) -> Table:
-    table = Table("execution", "task", "group", "old", "new")
     tasks = {known.execution: known.task for known in report.states}
-    for each in report.changed:
-        table.add_row(each.execution, tasks[each.execution], each.group, _score(each.old), _score(each.new))
-    return table
+    rows = (
+        (each.execution, tasks[each.execution], each.group, _score(each.old), _score(each.new))
+        for each in report.changed
+    )
+    return table(("execution", "task", "group", "old", "new"), rows)
 
 
 def _groups(report: Report) -> Table:
-    table = Table("group", "mean", "std", "advantages")
-    for each in report.groups:
-        pairs = zip(each.executions, each.before.advantages, each.after.advantages, strict=True)
-        moved = [f"{name} {old:+.3f} -> {new:+.3f}" for name, old, new in pairs if old != new]
-        mean = f"{_score(each.before.mean)} -> {_score(each.after.mean)}"
-        std = f"{_score(each.before.std)} -> {_score(each.after.std)}"
-        table.add_row(each.group, mean, std, "\n".join(moved) or "none changes")
-    return table
+    return table(("group", "mean", "std", "advantages"), map(_group, report.groups))
+
+
+def _group(each: GroupChange) -> tuple[str, ...]:
+    pairs = zip(each.executions, each.before.advantages, each.after.advantages, strict=True)
+    moved = [f"{name} {old:+.3f} -> {new:+.3f}" for name, old, new in pairs if old != new]
+    mean = f"{_score(each.before.mean)} -> {_score(each.after.mean)}"
+    std = f"{_score(each.before.std)} -> {_score(each.after.std)}"
+    return each.group, mean, std, "\n".join(moved) or "none changes"
 
 
 def _score(score: float | None) -> str:

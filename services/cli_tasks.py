@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +14,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from gyre.config import Config
 from services.cli_errors import Errors
-from services.terminal import wide
+from services.terminal import paragraphs, show, table, wide
 
 _SOURCE = "Folder of tasks, .jsonl of SWE instances, index, or words:<n>:<split>."
 Source = Annotated[str, typer.Argument(help=_SOURCE)]
@@ -145,13 +144,17 @@ def screen(
         typer.echo(json.dumps({"index": str(index), **found.told()}))
     else:
         console = wide()
-        table = Table("task", "rollouts", "solved", "mean", "in the index")
-        for name, scores in found.scores.items():
-            mean = f"{sum(scores) / len(scores):.3f}" if scores else "-"
-            table.add_row(name, str(len(scores)), str(found.solved(name)), mean, "yes" if name in chosen else "")
-        console.print(table)
+        rows = (
+            (name, str(len(scores)), str(found.solved(name)), _mean(scores), "yes" if name in chosen else "")
+            for name, scores in found.scores.items()
+        )
+        console.print(table(("task", "rollouts", "solved", "mean", "in the index"), rows))
         _line(console, f"{len(chosen)} of {len(found.scores)} tasks are in {index}: solved sometimes, not always")
     sys.exit(0 if chosen else 1)
+
+
+def _mean(scores: Sequence[float]) -> str:
+    return f"{sum(scores) / len(scores):.3f}" if scores else "-"
 
 
 def _told(reports: list[Any], refused: list[str], sandbox: str) -> dict[str, Any]:
@@ -178,15 +181,7 @@ def _told(reports: list[Any], refused: list[str], sandbox: str) -> dict[str, Any
 
 def _draw(reports: list[Any], refused: list[str], sandbox: str) -> None:
     console = wide()
-    table = Table("task", "kind", "solution", "empty", "seconds", "verdict")
-    for report in reports:
-        seconds = sum(each.work_seconds + each.test_seconds for each in report.attempts)
-        verdict = "sound" if report.sound else "NOT SOUND"
-        scores = (
-            " ".join("-" if x is None else f"{x:g}" for x in report.scores(work)) for work in ("solution", "empty")
-        )
-        table.add_row(report.name, report.kind, *scores, f"{seconds:.1f}", verdict)
-    console.print(table)
+    console.print(table(("task", "kind", "solution", "empty", "seconds", "verdict"), map(_verdict, reports)))
     for report in reports:
         for line in (*report.problems, *report.remarks):
             _line(console, f"{report.name}: {line}")
@@ -196,12 +191,16 @@ def _draw(reports: list[Any], refused: list[str], sandbox: str) -> None:
     _line(console, f"{sound} of {len(reports) + len(refused)} tasks are sound (sandbox.kind = {sandbox})")
 
 
+def _verdict(report: Any) -> tuple[str, ...]:
+    seconds = sum(each.work_seconds + each.test_seconds for each in report.attempts)
+    scores = (" ".join("-" if x is None else f"{x:g}" for x in report.scores(work)) for work in ("solution", "empty"))
+    return report.name, report.kind, *scores, f"{seconds:.1f}", "sound" if report.sound else "NOT SOUND"
+
+
 def _draw_images(made: list[Any], refused: list[str]) -> None:
     console = wide()
-    table = Table("task", "image", "seconds", "state")
-    for each in made:
-        table.add_row(each.task, each.image, f"{each.seconds:.1f}", each.state)
-    console.print(table)
+    rows = ((each.task, each.image, f"{each.seconds:.1f}", each.state) for each in made)
+    console.print(table(("task", "image", "seconds", "state"), rows))
     for each in made:
         if each.problem:
             kept = f"; all it said: {each.log}" if each.log else ""
@@ -213,7 +212,7 @@ def _draw_images(made: list[Any], refused: list[str]) -> None:
 
 
 def _line(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    show(console, [paragraphs(text)])
 
 
 @contextmanager

@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gyre.core.difference import Row, Solved
 from gyre.core.divergence import Parting
 from gyre.core.progress import Step
 from services.diff import Difference
-from services.terminal import one_line, show
+from services.terminal import one_line, show, table
 
 WIDTH = 60
 """Characters of a value."""
@@ -75,20 +74,16 @@ def _parting(parting: Parting) -> str:
 def _table(console: Console, title: str, rows: Sequence[Row]) -> None:
     if not rows:
         return
-    table = Table("", "A", "B", "B - A", title=title, title_justify="left")
-    for row in rows:
-        table.add_row(row.what, _value(row.here), _value(row.there), _change(row.here, row.there))
-    console.print(table)
+    cells = ((row.what, _value(row.here), _value(row.there), _change(row.here, row.there)) for row in rows)
+    console.print(table(("", "A", "B", "B - A"), cells, title))
 
 
 def _steps(console: Console, found: Difference) -> None:
     if not found.steps:
         return
-    names = [name for name, _ in _FIGURES]
-    table = Table("step", *(f"{name} A/B" for name in names), title="steps", title_justify="left")
-    for pair in found.steps:
-        table.add_row(str(pair.step), *(_both(read, pair.here, pair.there) for _, read in _FIGURES))
-    console.print(table)
+    names = ("step", *(f"{name} A/B" for name, _ in _FIGURES))
+    cells = ((str(pair.step), *(_both(read, pair.here, pair.there) for _, read in _FIGURES)) for pair in found.steps)
+    console.print(table(names, cells, "steps"))
 
 
 def _both(read: Callable[[Step], float | None], here: Step | None, there: Step | None) -> str:
@@ -100,13 +95,14 @@ def _tasks(console: Console, found: Difference) -> None:
     differing = [row for row in found.tasks if row.here != row.there]
     if not differing:
         return
-    table = Table("task", "A", "B", "B - A", title="mean reward by task", title_justify="left")
-    for row in differing[:TASKS]:
-        means = [None if side is None else side.mean for side in (row.here, row.there)]
-        table.add_row(row.what, _solved(row.here), _solved(row.there), _change(*means))
-    console.print(table)
+    console.print(table(("task", "A", "B", "B - A"), map(_task, differing[:TASKS]), "mean reward by task"))
     if len(differing) > TASKS:
         show(console, [f"... and {len(differing) - TASKS} tasks more; --json has them all"])
+
+
+def _task(row: Row) -> tuple[str, ...]:
+    means = [None if side is None else side.mean for side in (row.here, row.there)]
+    return row.what, _solved(row.here), _solved(row.there), _change(*means)
 
 
 def _solved(value: Solved | None) -> str:

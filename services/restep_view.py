@@ -5,14 +5,13 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from schemas.training import ExecutionStats
 from services.reexecute import Restep, Told, restep, restep_from_start
 from services.restep import Trial, restep_under
 from services.source import Source
-from services.terminal import show
+from services.terminal import show, table
 
 Found = dict[str, Any]
 SHOWN = 20
@@ -93,13 +92,14 @@ def draw(found: Found, console: Console) -> None:
     settings = f" under {' '.join(found['settings'])}" if found["settings"] else ""
     head = f"step {found['step']} of {found['run']}{settings}, at {found['at']} weights {found['weights'][:12]}"
     show(console, [Text(head, "bold"), f"{', '.join(found['groups'])}; {found['micro_steps']} micro-steps"])
-    table = Table("", "recorded", "now")
-    for name, value in found["recorded"].items():
-        if name in found["recomputed"]:
-            table.add_row(name.replace("_", " "), _value(value), _value(found["recomputed"][name]))
+    rows = [
+        (name.replace("_", " "), _value(value), _value(found["recomputed"][name]))
+        for name, value in found["recorded"].items()
+        if name in found["recomputed"]
+    ]
     if found["gradients_apart"] is not None:
-        table.add_row("gradient, relative distance", "", _value(found["gradients_apart"]))
-    console.print(table)
+        rows.append(("gradient, relative distance", "", _value(found["gradients_apart"])))
+    console.print(table(("", "recorded", "now"), rows))
     _draw_executions(found, console)
     if found["settings"]:
         return
@@ -112,10 +112,8 @@ def _draw_executions(found: Found, console: Console) -> None:
     moved = [each for each in found["executions"] if _fixed(each["recorded"]) != _fixed(each["recomputed"])]
     if not moved:
         return
-    table = Table("execution", "recorded", "now")
-    for each in moved[:SHOWN]:
-        table.add_row(each["execution"], _execution(each["recorded"]), _execution(each["recomputed"]))
-    console.print(table)
+    rows = ((each["execution"], _execution(each["recorded"]), _execution(each["recomputed"])) for each in moved[:SHOWN])
+    console.print(table(("execution", "recorded", "now"), rows))
     if len(moved) > SHOWN:
         show(console, [f"... and {len(moved) - SHOWN} more; --json has them all"])
 

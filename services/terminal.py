@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable
 
 from rich.console import Console
+from rich.table import Column, Table
 from rich.text import Text
 
 WIDE = 1000
@@ -32,6 +33,18 @@ def show(console: Console, lines: Iterable[Text | str]) -> None:
     """Print lines as they are: nothing in them is markup, and none is broken but by the terminal."""
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def table(names: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> Table:
+    """A table whose names and cells are shown as they are: nothing in them is markup or a control character."""
+    drawn = Table(*(Column(_plain(name), overflow="fold") for name in names), title=title, title_justify="left")
+    for row in rows:
+        drawn.add_row(*map(_plain, row))
+    return drawn
+
+
+def _plain(text: str) -> Text:
+    return Text(paragraphs(text))
 
 
 def _escaped(text: str) -> str:

@@ -69,6 +69,14 @@ def test_formats_are_a_table_csv_json_and_parquet(gyre: Gyre, log: Path, tmp_pat
     assert pyarrow.parquet.read_table(tmp_path / "e.parquet").to_pydict()["mean"] == [1.0, 0.5]
 
 
+def test_names_and_values_are_shown_as_they_are_and_none_speaks_to_the_terminal(gyre: Gyre, log: Path) -> None:
+    sql = "SELECT 'died in [/usr/bin/x] now' AS `a[0]`, 't.py::t[case] failed' AS b, 'bell\\x1b[2Jrung' AS c"
+    shown = gyre("query", sql, log)
+    assert shown.exit_code == 0, shown.output
+    for words in ("a[0]", "died in [/usr/bin/x] now", "t.py::t[case] failed", "bell\\x1b[2Jrung"):
+        assert words in shown.stdout
+
+
 def test_every_question_is_listed_with_what_it_shows(gyre: Gyre) -> None:
     told = gyre("query", "--list").stdout
     assert all(f"{name} " in told and canned.about in told for name, canned in QUERIES.items())

@@ -1,12 +1,17 @@
 """`gyre diff A B`: two runs of one configuration, and two moments of one run."""
 
 import json
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from services.diff import side_of
+from gyre.core.difference import Row, Solved
+from services.diff import difference_of, side_of
+from services.diff_drawing import draw
 from tests.services.conftest import Gyre, refusal
 from tests.services.recorded import AGAIN, SMALL
 
@@ -65,6 +70,17 @@ def test_people_see_tables_and_where_the_logs_part(gyre: Gyre, told: Path) -> No
     assert "first decision that differs: admission decision" in text
     assert "said in between" in gyre("diff", f"{SMALL}@step:1", SMALL).stdout
     assert "they were started differently" in gyre("diff", SMALL, told).stdout
+
+
+async def test_what_a_log_says_is_no_markup_in_a_table(tmp_path: Path) -> None:
+    found = await difference_of(str(SMALL), str(SMALL), tmp_path)
+    rows = (Row("t.py::t[case]", "died in [/x]", "\x1b[2J"), Row("[bold]", 1, 2))
+    drawn = StringIO()
+    console = Console(width=200, file=drawn)
+    draw(replace(found, settings=rows, tasks=(Row("a[b]\x1b", None, Solved(1, 1.0)),)), console)
+    text = drawn.getvalue()
+    assert all(words in text for words in ("t.py::t[case]", "died in [/x]", "\\x1b[2J", "[bold]", "a[b]\\x1b"))
+    assert "\x1b[2J" not in text
 
 
 async def test_a_name_may_hold_an_at(tmp_path: Path) -> None:
