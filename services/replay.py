@@ -91,7 +91,7 @@ async def verify(source: Source, progress: Callable[[int], None] = lambda _: Non
         verdict.differences += [f"{who}: {wrong}" for wrong in _audited(audit, stored.commit)]
         _note_trees(stored.commit, sealed, built)
         second_of = seconds.get(stored.commit.producer.service)
-        if second_of is not None and not isinstance(stored.commit.events[0], OBSERVATIONS):
+        if second_of is not None and not _only_observes(stored.commit):
             verdict.decisions += 1
             verdict.differences += await _decide_again(second_of, stored, stored.commit, kept, verdict)
     for second in seconds.values():
@@ -105,6 +105,11 @@ def _audited(audit: Audit, commit: Commit) -> Iterator[str]:
         if not may_say(commit.producer.service, event.type):
             yield f"{event.type} is not for this service to say"
         yield from audit.add(event)
+
+
+def _only_observes(commit: Commit) -> bool:
+    """Whether its shell said it without deciding; no shell says nothing, or more than it saw."""
+    return bool(commit.events) and all(isinstance(event, OBSERVATIONS) for event in commit.events)
 
 
 async def _decide_again(
@@ -126,7 +131,7 @@ async def _decide_again(
 
 
 def _types(commit: Commit) -> str:
-    return ", ".join(type(event).__name__ for event in commit.events)
+    return ", ".join(type(event).__name__ for event in commit.events) or "no event"
 
 
 def _snapshots(source: Source, seconds: dict[str, Second]) -> dict[str, tuple[Any, int]]:

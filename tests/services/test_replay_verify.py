@@ -53,6 +53,16 @@ def in_anothers_place(ev: list[Message], _: list[Message]) -> None:
     ev[first(ev, "CellJoined")][1]["events"] = [event(ev, "GroupAssigned")]
 
 
+def behind_an_observation(ev: list[Message], _: list[Message]) -> None:
+    """A decision that does not follow, behind what its shell saw."""
+    seen = {"type": "TimerFired", "v": 1, "timer": "none"}
+    ev[first(ev, "LaunchGranted")][1]["events"] = [seen, event(ev, "LaunchGranted", 1)]
+
+
+def of_nothing(ev: list[Message], _: list[Message]) -> None:
+    ev[first(ev, "LaunchGranted")][1]["events"] = []
+
+
 def cut(ev: list[Message], _: list[Message]) -> None:
     """Ids that are no whole number of tokens: packing cannot read them."""
     trajectory = event(ev, "TrajectoriesAdmitted")["trajectories"][0]
@@ -95,6 +105,8 @@ def with_another_reply(ev: list[Message], calls: list[Message]) -> None:
         (with_another_reply, "CALL holds others than those"),
         (set_to("TreeBuilt", nodes=77), "and another body than was recorded"),
         (of_another_run, "nothing was due"),
+        (behind_an_observation, "recorded TimerFired, LaunchGranted"),
+        (of_nothing, "recorded no event"),
         (in_anothers_place, "(cell): GroupAssigned is not for this service to say"),
         (of_an_unknown_call, "no decision (call nobody is not in the tree"),
         (without_its_body, "no decision (blob 0000"),
