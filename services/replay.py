@@ -167,23 +167,33 @@ def _note_trees(commit: Commit, sealed: dict[str, RecordsSealed], built: dict[st
 async def _rebuild_trees(
     source: Source, sealed: dict[str, RecordsSealed], built: dict[str, TreeBuilt], verdict: Verdict
 ) -> None:
-    """Fold every sealed execution from CALL alone, and hold what was sealed and built against it."""
-    called: dict[str, _Called] = {}
+    """Fold every sealed execution from CALL alone, and hold what was sealed and built against it.
+
+    Each is let go where its seal ends: a run's trees together may be more than memory holds.
+    """
+    unread, called = dict(sealed), dict[str, _Called]()
     async for stored in messages(source.calls):
-        for event in stored.commit.events if stored.commit else ():
-            if not isinstance(event, Called):
-                continue
-            seal = sealed.get(event.execution)
-            if seal is not None and stored.sequence <= seal.last_sequence:
+        events = stored.commit.events if stored.commit else ()
+        said = [event for event in events if isinstance(event, Called) and event.execution in unread]
+        for event in said:
+            if stored.sequence <= unread[event.execution].last_sequence:
                 called.setdefault(event.execution, _Called(tree.fold(event.execution, ()))).add(event)
-    for execution, seal in sealed.items():
-        found = called.get(execution, _Called(tree.fold(execution, ())))
-        if (found.records, tree.records_digest(found.digests)) != (seal.count, seal.digest):
-            verdict.differences.append(f"records of {execution}: CALL holds others than those {seal.count} sealed ones")
-        if (recorded := built.get(execution)) is not None:
-            verdict.trees += 1
-            verdict.differences += _not_its_tree(found.tree, recorded)
+        for execution in dict.fromkeys(event.execution for event in said):
+            if stored.sequence >= unread[execution].last_sequence:
+                _compare_tree(unread.pop(execution), called.pop(execution, None), built, verdict)
+    for execution, seal in unread.items():
+        _compare_tree(seal, called.get(execution), built, verdict)
     verdict.differences += [f"tree of {each}: its records were never sealed" for each in built if each not in sealed]
+
+
+def _compare_tree(seal: RecordsSealed, held: "_Called | None", built: dict[str, TreeBuilt], verdict: Verdict) -> None:
+    found = held or _Called(tree.fold(seal.execution, ()))
+    if (found.records, tree.records_digest(found.digests)) != (seal.count, seal.digest):
+        line = f"records of {seal.execution}: CALL holds others than those {seal.count} sealed ones"
+        verdict.differences.append(line)
+    if (recorded := built.get(seal.execution)) is not None:
+        verdict.trees += 1
+        verdict.differences += _not_its_tree(found.tree, recorded)
 
 
 @dataclass(slots=True)

@@ -1,11 +1,15 @@
 """`gyre replay --verify` finds what a log must not hold, whoever said it, and says where: it never breaks on it."""
 
 import base64
+import gc
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bus.log import ReadLog, Stored
 from schemas.rewards import TreeBuilt
 from services.reading import heard
 from services.replay import verify
@@ -142,6 +146,32 @@ async def test_a_tree_is_drawn_with_its_own_leaves_where_the_recorded_ones_are_n
         found = await tree_of(source, built[0].execution)
     assert found["leaves"]
     assert {each["id"] for each in found["leaves"]} <= {each["call"] for each in found["nodes"]}
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A log that counts at its last message of how many executions the calls are still held."""
+
+    log: ReadLog
+    held: list[int] = field(default_factory=list)
+
+    async def head(self) -> int:
+        return await self.log.head()
+
+    async def read(self, after: int = 0, *filters: str) -> AsyncGenerator[Stored, None]:
+        head = await self.head()
+        async for stored in self.log.read(after, *filters):
+            if stored.sequence == head:
+                self.held.append(sum(type(each).__name__ == "_Called" for each in gc.get_objects()))
+            yield stored
+
+
+async def test_an_executions_calls_are_let_go_where_its_seal_ends(tmp_path: Path) -> None:
+    async with open_source(str(SMALL), tmp_path) as source:
+        calls: Any = Counting(source.calls)
+        verdict = await verify(replace(source, calls=calls))
+    assert (verdict.differences, verdict.trees > 20) == ([], True)
+    assert calls.held[0] <= 2
 
 
 @pytest.mark.parametrize("name", ["small", "dying-cell", "crashing-tests"])
