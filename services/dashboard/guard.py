@@ -106,4 +106,5 @@ def _name(host: str) -> str:
 
 
 def _same(given: str, wanted: str) -> bool:
-    return hmac.compare_digest(given.encode(), wanted.encode())
+    """In constant time; what is given may hold bytes that are no UTF-8."""
+    return hmac.compare_digest(given.encode(errors="surrogateescape"), wanted.encode())

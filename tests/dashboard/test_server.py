@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from typer.testing import CliRunner
+from yarl import URL
 
 from services.cli import app
 from services.dashboard import page
@@ -79,6 +80,15 @@ async def test_without_the_token_nothing_is_said_but_health(tmp_path: Path) -> N
         assert (await ask("", Cookie=f"gyre_dashboard={TOKEN}")).status == 401
         assert (await ask("api/runs", Authorization=f"Bearer {TOKEN}")).status == 200
         assert await (await ask("health")).json() == {"ok": True}
+
+
+@pytest.mark.parametrize("header", [b"Cookie: gyre_dashboard=", b"Authorization: Bearer "])
+async def test_a_token_that_is_no_text_is_a_wrong_one(tmp_path: Path, header: bytes) -> None:
+    async with served(Runs(None, tmp_path), Guard("127.0.0.1", TOKEN), "127.0.0.1", 0) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", URL(url).port)
+        writer.write(b"GET / HTTP/1.0\r\nHost: localhost\r\n" + header + b"\xff\xfe\r\n\r\n")
+        assert b" 401 " in await reader.readline()
+        writer.close()
 
 
 async def test_the_token_is_exchanged_for_a_cookie_that_is_not_the_token(tmp_path: Path) -> None:
