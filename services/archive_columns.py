@@ -6,6 +6,7 @@ again.
 """
 
 import asyncio
+import errno
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -21,6 +22,8 @@ from services.source import Source
 
 SUFFIX = ".columns"
 OWN_PATIENCE_SECONDS = 2.0
+_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""A folder, or a whole file system, that only can be read."""
 
 
 def beside(archive: Path) -> Path:
@@ -36,7 +39,9 @@ async def columns_of(archive: Path) -> AsyncIterator[tuple[Summary, columns.Colu
     if not await asyncio.to_thread(columns.fits, folder, found.digest):
         try:
             await make_columns(archive)
-        except PermissionError:
+        except OSError as error:
+            if error.errno not in _UNWRITABLE:
+                raise
             with tempfile.TemporaryDirectory(prefix="gyre-columns-") as name:
                 async with _opened(await _made(archive, Path(name), found)) as opened:
                     yield found, opened

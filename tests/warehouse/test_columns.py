@@ -1,6 +1,8 @@
 """An archive's columns: asked as its run's warehouse is, taken only where they fit the archive, made anew where not."""
 
 import json
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,27 @@ async def test_columns_are_made_once_and_of_a_runs_own_warehouse_if_it_has_one(t
     await archived("told", faulty(), tmp_path)  # another archive in its place
     async with asking(str(archive), tmp_path) as found:
         assert await found.rows("SELECT count() AS n FROM evaluations WHERE valid = 1") == [{"n": 1}]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(place)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"a disk cannot be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+async def test_an_archive_on_a_disk_that_only_can_be_read_is_asked_all_the_same(disk: Path) -> None:
+    archive = await archived("told", healthy(), disk)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    async with columns_of(archive) as (_, made):
+        assert asked(made, "SELECT count() AS n FROM steps") == [{"n": 2}]
+    assert not beside(archive).exists()
 
 
 async def test_columns_that_are_not_as_they_were_written_do_not_fit(
