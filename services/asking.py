@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from gyre.warehouse.clickhouse import Warehouse
+from gyre.warehouse.engine import WarehouseError
 from gyre.warehouse.live import Live
 from gyre.warehouse.opening import Answering, open_warehouse
 from services.analytics import FOLDER, STREAMS, Filled, catch_up
 from services.archive_columns import columns_of
-from services.source import Source, open_source
+from services.place import NOTE
+from services.source import Source, SourceNotFound, open_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,10 @@ async def asking(target: str, runs: Path, warehouse: str | None = None, *, stale
         return
     place = warehouse or str((runs / target / FOLDER).absolute())
     if stale:
-        opened = await asyncio.to_thread(open_warehouse, place)
+        name = await _name(target, runs, warehouse)
+        opened = await asyncio.to_thread(_there, place)
         try:
-            yield Asked(await _name(target, runs), opened, _nothing)
+            yield Asked(name, opened, _nothing)
         finally:
             await asyncio.to_thread(opened.close)
         return
@@ -104,8 +107,18 @@ async def _nothing() -> list[Part]:
     return []
 
 
-async def _name(target: str, runs: Path) -> str:
+def _there(place: str) -> Answering:
+    """Open a warehouse that there is: one that is made now would answer with nothing."""
+    if not place.startswith(("http://", "https://")) and not Path(place).is_dir():
+        raise WarehouseError(f"warehouse {place}: there is none yet; ask without --stale")
+    return open_warehouse(place)
+
+
+async def _name(target: str, runs: Path, warehouse: str | None) -> str:
+    """Of the run: a warehouse elsewhere may hold runs that are not here."""
     if not Path(target).is_file():
+        if warehouse is None and not (runs / target / NOTE).is_file():
+            raise SourceNotFound(f"{target}: neither an archive nor a run in {runs}; `gyre runs` lists them")
         return target
     async with open_source(target, runs) as source:
         return source.run

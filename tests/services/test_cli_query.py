@@ -103,6 +103,16 @@ def test_what_cannot_be_asked_is_one_line(gyre: Gyre, arguments: tuple[str, ...]
     assert refusal(gyre("query", *arguments), code) == line
 
 
+def test_asking_of_what_is_not_there_yet_is_refused_and_makes_nothing(gyre: Gyre, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "r").mkdir(parents=True)
+    (tmp_path / "runs" / "r" / "run.json").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert refusal(gyre("query", COUNT, "TYPO", "--stale")).startswith("TYPO: neither an archive nor a run in runs")
+    assert refusal(gyre("query", COUNT, "r", "--stale")).endswith("there is none yet; ask without --stale")
+    assert refusal(gyre("query", COUNT, "r", "--stale", "--warehouse", "w")).startswith("warehouse w: there is none")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_wrong_sql_is_one_line_after_the_lag(gyre: Gyre, log: Path) -> None:
     result = gyre("query", "SELECT nothing FROM events", log)
     assert result.exit_code == 1
