@@ -4,23 +4,32 @@ It reads the log beside the scheduler, from its start, and decodes nothing that 
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 from bus.log import BusPort
 from gyre.config_schedule import CellsSection
+from gyre.core.roles import Cell, Cells, evolve_cells
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
 from schemas.envelope import Event
 from schemas.rewards import GroupReady, RewardAssigned, RewardUnresolved
-from schemas.roles import CellLost, CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
+from schemas.roles import (
+    CellLost,
+    CellRegistered,
+    RoleTransitionCompleted,
+    RoleTransitionFailed,
+    RoleTransitionRequested,
+)
 from schemas.runs import RunFinished
 from schemas.training import (
     BatchOpened,
     GroupAssigned,
     MicroStepCompleted,
     MicroStepEnqueued,
+    MicroStepReissued,
     OptimizerStepped,
     WeightsPublished,
 )
@@ -28,13 +37,16 @@ from services.hearing import filters_of
 from services.meters import Meters
 
 ROLES = ("rollout", "train", "moving", "lost")
+_Moved = CellRegistered | CellLost | RoleTransitionRequested | RoleTransitionCompleted | RoleTransitionFailed
 
 
 @dataclass(slots=True)
 class RunFold:
     """The run so far."""
 
-    cells: CellsSection
+    section: CellsSection
+    cells: Cells = field(init=False)
+    """As the scheduler has them, but for the timers of its retries: neither capacity nor a role hangs on those."""
     dispatched: int = 0
     launched: int = 0
     terminated: int = 0
@@ -42,7 +54,6 @@ class RunFold:
     """Executions whose reward is assigned or given up."""
     published: int = 0
     finished: int = 0
-    roles: dict[int, str] = field(default_factory=dict)
     ready: dict[str, float | None] = field(default_factory=dict)
     """Ready, unassigned group -> its mean reward."""
     enqueued: set[tuple[int, int]] = field(default_factory=set)
@@ -54,6 +65,10 @@ class RunFold:
     """Of the open batch's groups."""
     step: dict[str, float] = field(default_factory=dict)
     """Name -> value of the latest step."""
+
+    def __post_init__(self) -> None:
+        """No cell has registered."""
+        self.cells = Cells(trainers=self.section.trainers)
 
     def take(self, event: Event, time: int) -> None:
         """Fold one event; `time` is its commit's (UTC, ns)."""
@@ -82,11 +97,16 @@ class RunFold:
             self.rewards.append(mean)
         self.staleness.append(event.staleness)
 
+    def moved(self, event: _Moved) -> None:
+        """What concerns a cell; one that is none of this run has no place in C_R."""
+        if isinstance(event, CellRegistered) and event.cell >= self.section.count + self.section.standalone:
+            return
+        self.cells = evolve_cells(self.cells, event)
+
     @property
-    def capacity(self) -> int:
-        """C_R, concurrent executions: standalone engines and the cells that serve."""
-        serving = sum(role == "rollout" for role in self.roles.values())
-        return serving * self.cells.concurrency
+    def roles(self) -> Counter[str]:
+        """Role -> cells in it."""
+        return Counter(map(_role, self.cells.members))
 
     @property
     def queues(self) -> dict[str, int]:
@@ -96,6 +116,12 @@ class RunFold:
             "eval": self.terminated - self.settled,
             "step": len(self.enqueued),
         }
+
+
+def _role(cell: Cell) -> str:
+    if not cell.alive:
+        return "lost"
+    return "moving" if cell.standing == "moving" else cell.role
 
 
 def _group_ready(fold: RunFold, event: GroupReady) -> None:
@@ -118,13 +144,11 @@ _FOLDS: Mapping[type[Any], Callable[[RunFold, Any], None]] = {
     RewardUnresolved: _counts("settled"),
     RunFinished: _counts("finished"),
     WeightsPublished: lambda fold, event: setattr(fold, "published", event.version),
-    CellRegistered: lambda fold, event: fold.roles.update({event.cell: "rollout"}),
-    CellLost: lambda fold, event: fold.roles.update({event.cell: "lost"}),
-    RoleTransitionRequested: lambda fold, event: fold.roles.update({event.cell: "moving"}),
-    RoleTransitionCompleted: lambda fold, event: fold.roles.update({event.cell: event.to}),
+    **dict.fromkeys(get_args(_Moved), RunFold.moved),
     GroupReady: _group_ready,
     GroupAssigned: RunFold.assigned,
     MicroStepEnqueued: lambda fold, event: fold.enqueued.add((event.step, event.micro_step)),
+    MicroStepReissued: lambda fold, event: fold.enqueued.add((event.step, event.micro_step)),
     MicroStepCompleted: lambda fold, event: fold.enqueued.discard((event.step, event.micro_step)),
 }
 KINDS: tuple[type[Any], ...] = (*_FOLDS, BatchOpened, OptimizerStepped)
@@ -173,7 +197,7 @@ class RunMeters:
             "launched": fold.launched,
             "terminated": fold.terminated,
             "waterlevel": fold.dispatched - fold.terminated,
-            "capacity": fold.capacity,
+            "capacity": fold.cells.capacity,
             "ready_groups": len(fold.ready),
             "published_version": fold.published,
             "finished": fold.finished,
@@ -181,7 +205,8 @@ class RunMeters:
         }
         for name, value in values.items():
             self._gauges[name](value)
+        roles = fold.roles
         for role in ROLES:
-            self._cells(sum(each == role for each in fold.roles.values()), role=role)
+            self._cells(roles[role], role=role)
         for queue, length in fold.queues.items():
             self._queues(length, queue=queue)

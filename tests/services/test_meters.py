@@ -1,6 +1,7 @@
 """The numbers of /metrics: of one process, from what it says; of a run, from its log."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,13 +11,22 @@ from bus.errors import Conflict
 from bus.log import Expect
 from bus.memory import MemoryBroker, MemoryBus
 from gyre.config import Config
+from gyre.config_schedule import CellsSection
 from schemas.calls import ModelCallRecorded
-from schemas.envelope import COMMIT
+from schemas.envelope import COMMIT, Event
+from schemas.roles import (
+    CellLost,
+    CellRegistered,
+    RoleTransitionCompleted,
+    RoleTransitionFailed,
+    RoleTransitionRequested,
+)
 from schemas.runs import RunStarted
+from schemas.training import MicroStepCompleted, MicroStepReissued
 from services.lag import FollowedBus, Position
 from services.meters import Meters
 from services.place import Place
-from services.run_meters import RunMeters
+from services.run_meters import ROLES, RunFold, RunMeters
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/schemas/golden"
@@ -92,7 +102,7 @@ async def test_the_numbers_of_a_run_are_those_of_its_log(tmp_path: Path) -> None
             assert 0 <= whole.fold.terminated <= whole.fold.launched <= whole.fold.dispatched
             assert all(length >= 0 for length in whole.fold.queues.values())
         if halfway is None and whole.fold.launched == 9:
-            halfway = (whole.fold.dispatched - whole.fold.terminated, whole.fold.capacity)
+            halfway = (whole.fold.dispatched - whole.fold.terminated, whole.fold.cells.capacity)
     whole.show()
     found = numbers(meters)
     executions = config.run.steps * config.schedule.groups * config.schedule.executions
@@ -109,6 +119,43 @@ async def test_the_numbers_of_a_run_are_those_of_its_log(tmp_path: Path) -> None
     assert halfway is not None
     assert halfway[0] > 0
     assert halfway[1] % config.cells.concurrency == 0
+
+
+def test_cells_and_capacity_are_those_that_the_scheduler_folds(tmp_path: Path) -> None:
+    """One trainer for good, two cells that serve: a failed move is over, and the dead say nothing more."""
+    meters = Meters(place(tmp_path, "scheduler"))
+    section = CellsSection(count=3, trainers=1, concurrency=4)
+    whole = RunMeters(meters, section)
+
+    def shown(*events: Event) -> tuple[float, ...]:
+        for event in events:
+            whole.fold.take(event, 1)
+        whole.show()
+        found = numbers(meters)
+        roles = (found[f"gyre_run_cells{{{role}}}"] for role in ROLES)
+        return (found["gyre_run_capacity"], *roles)
+
+    def registered(cell: int, instance: str) -> CellRegistered:
+        return CellRegistered(cell=cell, instance=instance, url="u", capacity=4, version=0)
+
+    of_two: Any = {"transition": "t1", "cell": 1, "instance": "b"}
+    asked = RoleTransitionRequested(**of_two, to="train")
+    failed = RoleTransitionFailed(**of_two, phase="stop", reason="busy")
+    assert shown(*(registered(cell, name) for cell, name in enumerate("abcd"))) == (8, 3, 0, 0, 0)
+    assert shown(asked) == (4, 2, 0, 1, 0)
+    assert shown(failed) == (8, 3, 0, 0, 0)
+    assert shown(CellLost(cell=1, instance="b", reason="silent"), registered(1, "e")) == (8, 3, 0, 0, 0)
+    assert shown(RoleTransitionCompleted(**of_two, to="train", version=0)) == (8, 3, 0, 0, 0)
+    assert shown(CellLost(cell=1, instance="b", reason="silent")) == (8, 3, 0, 0, 0)
+
+
+def test_a_micro_step_that_is_reissued_waits_again() -> None:
+    fold = RunFold(CellsSection())
+    done = MicroStepCompleted.model_construct(step=1, micro_step=0)
+    again = MicroStepReissued(step=1, micro_step=0, enqueued=1, reissue=1, reason="its cell was lost")
+    for event, waiting in ((done, 0), (again, 1), (again, 1), (done, 0)):
+        fold.take(event, 1)
+        assert fold.queues["step"] == waiting
 
 
 def test_every_number_is_listed_in_the_documentation(tmp_path: Path) -> None:
