@@ -108,8 +108,7 @@ class Session:
         message = self._template.family.answer(
             text, plan.call, plan.tools, forced=bool(plan.forced), calls=plan.tool_calls
         )
-        self._asked[plan.call] = plan.messages
-        return ModelCallRecorded(
+        record = ModelCallRecorded(
             execution=self.tree.execution,
             call=plan.call,
             index=plan.index,
@@ -137,6 +136,8 @@ class Session:
             total_seconds=total_seconds,
             delivered=delivered,
         )
+        self._asked[plan.call] = plan.messages
+        return record
 
     def add(self, record: ModelCallRecorded) -> None:
         """Take in a record that is in the log. Records that do not fit on the tree are known as such and no more."""

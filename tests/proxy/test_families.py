@@ -1,5 +1,6 @@
 """What model families do to their histories: each call's exact input is what the template makes of what was said."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,7 @@ def test_a_forced_call_begins_with_input_tokens_that_are_nobodys_targets(name: s
     assert MODELS[name].model.decode(plan.full_ids).endswith(plan.forced)
     live.add(live.record(plan, drawn(MODELS[name], plan, whole[len(plan.forced) :]), total_seconds=0, delivered=True))
     reply = live.reply(plan.call)[0]
-    assert [(call.name, call.arguments) for call in reply.calls] == [("moor", '{"path":"a"}')]
+    assert [(call.name, json.loads(call.arguments)) for call in reply.calls] == [("moor", {"path": "a"})]
     marks = trees.sampled(live.tree, plan.call)
     assert marks == bytes(plan.tokens) + b"\1" * (len(marks) - plan.tokens)
 

@@ -68,6 +68,24 @@ def test_a_turn_that_the_client_rewrote_is_restored_token_by_token() -> None:
     assert full(live, second.call)[: live.tree.nodes[first.call].length] == full(live, first.call)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        r'{"name":"w","arguments":{"a":"\ud83d"}}',
+        r'{"name":"w\ud83d","arguments":{}}',
+        r'{"name":"w","arguments":"\ud83d"}',
+        '{"name":"w","arguments":' + "[" * 900 + "]" * 900 + "}",
+    ],
+    ids=["arguments", "name", "text", "depth"],
+)
+def test_a_call_that_no_utf_8_or_stack_can_hold_is_recorded_like_any_other(call: str) -> None:
+    live = session(limits=replace(LIMITS, max_tokens=4096, context_tokens=1 << 14))
+    first, reply = turn(live, [SYSTEM, TASK], f"<tool_call>{call}</tool_call>")
+    assert len(reply.calls) == 1
+    second, _ = turn(live, [SYSTEM, TASK, reply, replace(OK, call_id=reply.calls[0].id)], "done")
+    assert second.parent == first.call
+
+
 def test_a_turn_cut_by_length_is_continued_behind_an_end_mark() -> None:
     live = session()
     _, reply = turn(live, [SYSTEM, TASK], "up up", stopped=False)

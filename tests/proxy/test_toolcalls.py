@@ -70,6 +70,49 @@ def test_arguments_keep_their_values(arguments: dict[str, object]) -> None:
         assert json.loads(calls(block(body))[0][1]) == arguments
 
 
+DEEP = "[" * 900 + "]" * 900
+ODD = [
+    r'{"a":"\ud83d"}',
+    '{"a":1e999}',
+    '{"a": 1,  "a": 2}',
+    '{"a":0.12345678901234567890123}',
+    '{"a":' + "9" * 5000 + "}",
+    '{"a":' + DEEP + "}",
+    r'{"\ud83d":[]}',
+]
+
+
+@pytest.mark.parametrize("arguments", ODD, ids=range(len(ODD)))
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>'),
+        ("llama", '{"name": "f", "parameters": %s}'),
+        ("mistral", '[TOOL_CALLS] [{"name": "g"} , {"arguments": %s, "name": "f"}]'),
+    ],
+)
+def test_arguments_go_out_as_they_were_sampled(family: str, text: str, arguments: str) -> None:
+    assert found(family, text % arguments)[-1] == ("f", arguments)
+
+
+@pytest.mark.parametrize("value", [r'["\ud83d"]', "1e999", '{"b": 1,  "b": 2}', "0.12345678901234567890123", DEEP])
+def test_values_that_are_no_text_go_out_as_they_were_sampled(value: str) -> None:
+    assert found("qwen_coder", f"<function=f><parameter=n>\n{value}\n</parameter></function>") == [
+        ("f", '{"n":' + value + "}")
+    ]
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_half_a_surrogate_pair_is_a_question_mark_where_it_is_no_raw_text(family: str) -> None:
+    call = r'{"name": "w\ud83d", "arguments": "\ude00"}'
+    for text in (f"<tool_call>{call}</tool_call>", call, f"[TOOL_CALLS][{call}]"):
+        assert found(family, text) in ([], [("w?", "?")])
+
+
+def test_of_members_with_one_name_the_last_is_the_call() -> None:
+    assert calls(block('{"name":"f","name":"g","arguments":{},"arguments":[1]}')) == [("g", "[1]")]
+
+
 def test_ids_differ_by_call_and_place_and_never_between_replays() -> None:
     assert call_id("x-c0", 1) == call_id("x-c0", 1)
     assert len({call_id("x-c0", 0), call_id("x-c0", 1), call_id("x-c1", 0)}) == 3
@@ -109,9 +152,9 @@ def test_xml_calls_have_bare_values_that_the_schema_tells_apart(text: str, expec
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"name": "f", "parameters": {"n": 3}}', [("f", '{"n":3}')]),
+        ('{"name": "f", "parameters": {"n": 3}}', [("f", '{"n": 3}')]),
         ('<|python_tag|>{"name": "f", "parameters": {}}', [("f", "{}")]),
-        ('{"name": "f", "arguments": {}}; {"name": "g", "parameters": {"a": []}}\n', [("f", "{}"), ("g", '{"a":[]}')]),
+        ('{"name": "f", "arguments": {}}; {"name": "g", "parameters": {"a": []}}\n', [("f", "{}"), ("g", '{"a": []}')]),
         ('{"name": "f", "parameters": {"n": ', [("f", '{"n":')]),
         ('Like {"name": "f", "parameters": {}}', []),
         ('{"name": "f"}', []),
@@ -126,7 +169,7 @@ def test_a_json_answer_is_a_call_and_json_in_prose_is_none(text: str, expected: 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('[TOOL_CALLS][{"name": "f", "arguments": {"n": 1}, "id": "abc"}]', [("f", '{"n":1}')]),
+        ('[TOOL_CALLS][{"name": "f", "arguments": {"n": 1}, "id": "abc"}]', [("f", '{"n": 1}')]),
         ('so [TOOL_CALLS] [{"name": "f", "arguments": {}}, {"name": "g"}]', [("f", "{}"), ("g", "{}")]),
         ('[TOOL_CALLS][{"name": "f"}', []),
         ('[TOOL_CALLS][{"nome": "f"}]', []),

@@ -3,14 +3,12 @@
 `<|python_tag|>` may stand before them. An answer with anything else in it is text: JSON inside prose is no call.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 
 from gyre.proxy.normalise import Json
-from gyre.proxy.toolcalls.port import Found, call_of, read_call
+from gyre.proxy.toolcalls.port import Found, call_of, members, read_call
 
 TAG = "<|python_tag|>"
-_DECODER = json.JSONDecoder()
 
 
 class _OtherJsonError(Exception):
@@ -34,9 +32,9 @@ def llama(text: str, _tools: Sequence[Json]) -> list[Found]:
 def _objects(text: str, place: int) -> Iterator[tuple[int, tuple[str, str]]]:
     """(end, call) of each object. Raises ValueError for broken JSON."""
     while rest := text[place:].lstrip(" \t\r\n;"):
-        value, end = _DECODER.raw_decode(text, len(text) - len(rest))
-        call = call_of(value)
-        if call is None or not {"arguments", "parameters"} & value.keys():
+        found, end = members(text, len(text) - len(rest))
+        call = call_of(found)
+        if call is None or not {"arguments", "parameters"} & found.keys():
             raise _OtherJsonError
         yield end, call
         place = end

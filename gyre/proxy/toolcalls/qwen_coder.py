@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from gyre.proxy.normalise import Json
-from gyre.proxy.toolcalls.port import Found, compact
+from gyre.proxy.toolcalls.port import Found, is_json
 
 _END = "</function>"
 _BLOCK = re.compile(
@@ -17,6 +17,7 @@ _BLOCK = re.compile(
     re.DOTALL,
 )
 _PARAMETER = re.compile(r"<parameter=([^<>\s]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 def qwen_coder(text: str, tools: Sequence[Json]) -> list[Found]:
@@ -30,23 +31,26 @@ def qwen_coder(text: str, tools: Sequence[Json]) -> list[Found]:
 
 
 def _arguments(body: str, types: Json) -> str:
-    return compact({name: _value(_unwrapped(raw), types.get(name)) for name, raw in _PARAMETER.findall(body)})
+    values = {name: _value(_unwrapped(raw), types.get(name)) for name, raw in _PARAMETER.findall(body)}
+    return "{" + ",".join(f"{_quoted(name)}:{value}" for name, value in values.items()) + "}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _unwrapped(raw: str) -> str:
     return raw.removeprefix("\n").removesuffix("\n")
 
 
-def _value(raw: str, schema: object) -> object:
-    """Text, unless the schema wants something else and the text is that."""
+def _value(raw: str, schema: object) -> str:
+    """JSON of the text, unless the schema wants something else and the text is that already."""
     kind = schema.get("type") if isinstance(schema, dict) else None
     kinds = kind if isinstance(kind, list) else [kind]
     if "string" in kinds or kinds == [None]:
-        return raw
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(raw.strip(), raw))
-    except (ValueError, RecursionError):
-        return raw
+        return _quoted(raw)
+    value = _PYTHON.get(raw.strip(), raw.strip())
+    return value if is_json(value) else _quoted(raw)
 
 
 def _types(name: str, tools: Sequence[Json]) -> Json:
