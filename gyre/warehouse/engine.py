@@ -36,7 +36,7 @@ def available(*, embedded: bool) -> str:
 def check(name: str, *, embedded: bool) -> None:
     """Raises `WarehouseError` where a package is missing."""
     if extra := available(embedded=embedded):
-        raise WarehouseError(f"warehouse {name}: a package is not installed: pip install -e '.[{extra}]' in gyre's folder")
+        raise WarehouseError(f"warehouse {name}: a package is missing: pip install -e '.[{extra}]' in gyre's folder")
 
 
 def embedded(path: Path | None, database: str | None, settings: Mapping[str, Any]) -> Any:
