@@ -82,7 +82,7 @@ def message_of(value: object, where: str) -> Message:
     role = ROLES.get(value["role"], value["role"])
     return Message(
         role=role if role in KNOWN else "user",
-        content=_text(value.get("content")),
+        content=_text(value.get("content"), "" if role == "assistant" else "\n"),
         calls=_calls(value.get("tool_calls")),
         call_id=_string(value.get("tool_call_id")),
         name=_string(value.get("name")),
@@ -114,12 +114,12 @@ def load(text: str) -> tuple[Message, ...]:
     return tuple(message_of(item, f"messages[{index}]") for index, item in enumerate(orjson.loads(text)))
 
 
-def _text(content: object) -> str:
+def _text(content: object, between: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         return ""
-    return "".join(_part(part) for part in content)
+    return between.join(_part(part) for part in content)
 
 
 def _part(part: object) -> str:

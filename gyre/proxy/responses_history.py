@@ -177,7 +177,7 @@ def _given(item: Json, where: str) -> Iterator[Message]:
     """What came from outside the policy; items of an unknown type that hold nothing to read are left out."""
     kind = string(item.get("type")) or "message"
     if kind.endswith("_call_output"):
-        yield Message("tool", text_of(item.get("output")), call_id=string(item.get("call_id")))
+        yield Message("tool", text_of(item.get("output"), "\n"), call_id=string(item.get("call_id")))
     elif kind == "message":
         system = item.get("role") in ("system", "developer")
         if not system:

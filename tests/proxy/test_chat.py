@@ -139,3 +139,15 @@ def test_refusals_are_worded_as_clients_look_for_them() -> None:
     assert refused["message"] == "prompt is too long: 300 tokens > 200 maximum"
     assert (refused["code"], refused["type"]) == ("context_length_exceeded", "invalid_request_error")
     assert b"[DONE]" not in CHAT.error_event(asked(), OPENED, 0, EngineTrouble("no"))
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "tool", "function"])
+def test_texts_of_separate_parts_are_put_a_line_apart(role: str) -> None:
+    parts = [{"type": "text", "text": "Status: completed"}, {"type": "text", "text": "SUBREPORT1: wrote"}]
+    shown = asked(messages=[{"role": role, "content": parts}]).asked.messages
+    assert shown[0].content == "Status: completed\nSUBREPORT1: wrote"
+
+
+def test_an_assistants_own_parts_are_put_together_as_they_were_said() -> None:
+    parts = [{"type": "text", "text": "do"}, {"type": "text", "text": "ne"}]
+    assert asked(messages=[{"role": "assistant", "content": parts}]).asked.messages[0].content == "done"

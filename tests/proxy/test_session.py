@@ -191,7 +191,7 @@ def test_spellings_of_one_history_are_one() -> None:
     )
     assert plain == other
     assert message_of({"role": "moderator", "content": [{"type": "image_url"}, "x"]}, "m") == Message(
-        "user", "[image_url]x"
+        "user", "[image_url]\nx"
     )
 
 
