@@ -70,6 +70,19 @@ def test_arguments_keep_their_values(arguments: dict[str, object]) -> None:
         assert json.loads(calls(block(body))[0][1]) == arguments
 
 
+def test_a_mark_inside_a_string_ends_no_block() -> None:
+    inner = r'{"path":"a.md","content":"say <tool_call>{\"name\":\"x\"}</tool_call> twice"}'
+    write = block(f'\n{{"name": "write", "arguments": {inner}}}\n')
+    assert calls(f"so {write}{write}") == [("write", inner)] * 2
+    assert answer(f"so {write} on", "x-c0").content == "so  on"
+
+
+def test_a_block_that_is_no_json_ends_at_the_first_mark() -> None:
+    good = block('{"name":"f","arguments":{}}')
+    assert calls(block('{"name":"w","arguments":{"a":"b}') + good) == [("w", '{"a":"b'), ("f", "{}")]
+    assert calls(block('{"name":"w","arguments":{"a":"b') + ' "' + good) == [("w", '{"a":"b'), ("f", "{}")]
+
+
 DEEP = "[" * 900 + "]" * 900
 ODD = [
     r'{"a":"\ud83d"}',
@@ -215,6 +228,13 @@ def test_thoughts_are_split_from_what_is_said(text: str, opened: bool, expected:
         "<function=" * 20_000 + "</function>",
         '<tool_call>{"name":"a","arguments":x' + " " * 20_000 + "y</tool_call>",
         '{"name":"a","arguments":' + ("x" + " " * 50) * 2_000,
+        '<tool_call>{"</tool_call>' * 20_000,
+        '<tool_call>{"\\"</tool_call>' * 20_000,
+        '<tool_call>{"a":"</tool_call>' * 20_000,
+        '<tool_call>{"a":{"":"","</tool_call>' * 20_000,
+        "<tool_call>" + '{"a":' * 20_000 + "</tool_call>" * 20_000,
+        "<tool_call>{" + " " * 50_000 + "</tool_call>" * 20_000,
+        '<tool_call>{"' + "<tool_call>{'" * 20_000 + "</tool_call>" * 20_000,
     ],
 )
 def test_a_policy_that_says_one_thing_for_ever_holds_nobody_up(family: str, text: str) -> None:

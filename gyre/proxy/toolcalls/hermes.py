@@ -1,11 +1,15 @@
 """Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as often as there are calls."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from gyre.proxy.normalise import Json
-from gyre.proxy.toolcalls.port import Found, read_call
+from gyre.proxy.toolcalls.port import Found, is_json, read_call
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_WHOLE = re.compile(r'<tool_call>(\s*+\{(?:[^"\\<]++|"(?:[^"\\]++|\\.)*+")*+)</tool_call>', re.DOTALL)
+"""A block up to the first mark outside a string. It runs past another opening only inside a string, and the first quote
+behind that one ends the string: no text is looked through more than twice."""
 
 
 def hermes(text: str, _tools: Sequence[Json]) -> list[Found]:
@@ -15,11 +19,12 @@ def hermes(text: str, _tools: Sequence[Json]) -> list[Found]:
 
 
 def _blocks(text: str) -> Iterator[tuple[int, int]]:
-    """Where blocks begin and end. A policy may say the mark thousands of times: nothing is looked through twice."""
+    """Where blocks begin and end: a mark inside a string ends none, unless what it is in is no JSON."""
     end = 0
     while (start := text.find(_OPEN, end)) >= 0:
         close = text.find(_CLOSE, start)
         if close < 0:
             return
-        end = close + len(_CLOSE)
+        whole = _WHOLE.match(text, start)
+        end = whole.end() if whole and is_json(whole[1]) else close + len(_CLOSE)
         yield start, end
