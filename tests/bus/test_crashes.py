@@ -320,9 +320,7 @@ async def test_a_stream_without_a_leader_is_waited_for_and_is_not_taken_for_none
 
     async def electing(call: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
         if next(leaderless, False):
-            return {
-                "error": {"code": 503, "err_code": 10008, "description": "temporarily unavailable"}
-            }
+            return {"error": {"code": 503, "err_code": 10008, "description": "temporarily unavailable"}}
         return await api(call, request)
 
     monkeypatch.setattr(bus._link, "api", electing)
