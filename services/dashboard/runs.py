@@ -57,10 +57,12 @@ class Runs:
         ]
 
     def watch(self, name: str) -> Watch:
-        """The run, followed from now on. Raises `UnknownRun`."""
-        if name in self._open:
+        """The run, followed from now on; anew where following it has ended. Raises `UnknownRun`."""
+        watch, task = self._open.get(name, (None, None))
+        if watch is not None and task is not None and not task.done():
             self._open.move_to_end(name)
-            return self._open[name][0]
+            return watch
+        self._open.pop(name, None)
         watch = Watch(self._target(name), self._folder)
         self._open[name] = watch, watch.begin()
         self._let_go(name)

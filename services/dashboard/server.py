@@ -2,8 +2,9 @@
 
 import asyncio
 import signal
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -76,7 +77,7 @@ async def _refusals(request: web.Request, handler: Handler) -> web.StreamRespons
         problem = _Problem(400, str(error))
     except _NOT_FOUND as error:
         problem = _Problem(404, str(error))
-    except (GyreError, BusError) as error:
+    except (GyreError, BusError, sqlite3.Error) as error:
         problem = _Problem(503, str(error))
     return _json({"error": problem.text}, problem.status)
 
@@ -113,7 +114,8 @@ async def _live(request: web.Request) -> web.StreamResponse:
     await response.prepare(request)
     watch.viewers += 1
     try:
-        await _send(watch, response)
+        with suppress(GyreError):  # its rows are lost; the page asks again, and they are read anew
+            await _send(watch, response)
     finally:
         watch.viewers -= 1
     return response

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sqlite3
 import time
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ KEEP_SECONDS = 0.1
 """How often what was read is shown."""
 AGAIN_SECONDS = 2.0
 _LOG = logging.getLogger(__name__)
+_TROUBLE = (GyreError, BusError, OSError, ValueError, OverflowError)
+"""What a log may be read with: an archive may come from anyone, and hold numbers that no date and no row takes."""
 Sections = dict[str, bytes]
 """Name -> JSON: each is sent again only when it changed."""
 
@@ -71,26 +74,22 @@ class Watch:
         self._state, self._problem = "opening", ""
         self._kept: tuple[int, Sections] = (-1, {})
         self._building = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> "asyncio.Task[None]":
         """Follow until the task is cancelled; then the rows are gone."""
-        task = asyncio.create_task(self.follow())
-        task.add_done_callback(lambda _: self.store.close())
-        return task
+        self._task = asyncio.create_task(self.follow())
+        self._task.add_done_callback(lambda _: self.store.close())
+        return self._task
 
     async def follow(self) -> None:
-        """Read until the archive ends, or for ever; trouble is said and tried again."""
-        keeping = asyncio.create_task(self._keep())
+        """Read for ever; trouble is said and tried again. Rows that cannot be kept end it: what they lack is lost."""
         try:
-            while True:
-                try:
-                    await self._read()
-                except (GyreError, BusError, OSError) as error:
-                    await self._trouble(str(error).splitlines()[0])
-                await asyncio.sleep(AGAIN_SECONDS)
-        finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._keep())
+                both.create_task(self._read_again())
+        except* sqlite3.Error as errors:
+            await self._trouble(errors.exceptions[0])
 
     async def opened(self) -> Source:
         """Its log, once it is open. Raises `GyreError` when that cannot be."""
@@ -112,7 +111,16 @@ class Watch:
             await self._changed.wait_for(lambda: self._state not in ("opening", "reading") or self._problem)
 
     async def sections(self, at: float | None = None) -> Sections:
-        """What a page shows: now, or as of seconds since the first event."""
+        """What a page shows: now, or as of seconds since the first event. Raises `GyreError`: its rows are lost."""
+        try:
+            return await self._sections(at)
+        except sqlite3.Error as error:
+            if self._task is not None and not self._task.done():
+                await self._trouble(error)
+                self._task.cancel()
+            raise GyreError(self._problem or _line(error)) from error
+
+    async def _sections(self, at: float | None) -> Sections:
         if at is not None:
             return await asyncio.to_thread(sections_of, self.store.ask, self._moment(at))
         async with self._building:
@@ -128,12 +136,20 @@ class Watch:
         """From the first event to the latest."""
         return (self._last - self._zero) / 1e9
 
+    async def _read_again(self) -> None:
+        while True:
+            try:
+                await self._read()
+            except _TROUBLE as error:
+                await self._trouble(error)
+            await asyncio.sleep(AGAIN_SECONDS)
+
     async def _read(self) -> None:
         async with open_source(self.target, self.runs) as source:
-            self.source, self._head, self._problem = source, await source.ev.head(), ""
-            self._state = "reading" if self._head > self._sequence else self._settled()
-            await self._show()
             try:
+                self.source, self._head, self._problem = source, await source.ev.head(), ""
+                self._state = "reading" if self._head > self._sequence else self._settled()
+                await self._show()
                 if self._sequence == 0 and await asyncio.to_thread(is_large, self.target):
                     self._fill(*await rows_of(Path(self.target)))
                 async with aclosing(source.ev.read(self._sequence)) as log:
@@ -144,11 +160,12 @@ class Watch:
             finally:
                 self.source = None
 
-    async def _trouble(self, line: str) -> None:
+    async def _trouble(self, error: Exception) -> None:
+        line = _line(error)
         if line != self._problem:
             _LOG.warning("%s", line)
         self._problem = line
-        await self._show()
+        await self._tell()
 
     def _take(self, stored: Stored) -> None:
         self._sequence = stored.sequence
@@ -188,6 +205,9 @@ class Watch:
 
     async def _show(self) -> None:
         self.store.keep()
+        await self._tell()
+
+    async def _tell(self) -> None:
         async with self._changed:
             self.version += 1
             self._changed.notify_all()
@@ -199,7 +219,7 @@ class Watch:
             "problem": self._problem,
             "seconds": self.seconds,
             "at": at,
-            "began": datetime.fromtimestamp(self._zero / 1e9, UTC).isoformat(timespec="seconds") if self._zero else "",
+            "began": _date(self._zero),
             "sequence": self._sequence,
             "head": max(self._head, self._sequence),
             **self._begin,
@@ -210,6 +230,17 @@ class Watch:
             at is None and self._counted,
             self._fold.timeline().lanes if self._lanes is None else self._lanes,
         )
+
+
+def _line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _date(nanoseconds: int) -> str:
+    """Nothing before the first event, and for a time that is in no calendar."""
+    with suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="seconds") if nanoseconds else ""
+    return ""
 
 
 def _timed(ask: Ask, moment: Moment) -> tuple[Sections, float]:

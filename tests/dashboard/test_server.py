@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 from yarl import URL
 
+from gyre.errors import GyreError
 from services.cli import app
 from services.dashboard import page
 from services.dashboard.guard import POLICY, Guard, Unguarded, is_loopback
@@ -21,6 +22,8 @@ from services.dashboard.runs import Runs, UnknownRun
 from services.dashboard.server import served
 from tests.dashboard.conftest import Told
 from tests.dashboard.tale import HOSTILE
+from tests.services.recorded import SMALL
+from tests.services.tampered import Change, Message, event, tampered
 
 TOKEN = "0123456789abcdef"
 ASSETS = Path(page.__file__).parent / "assets"
@@ -174,6 +177,53 @@ async def test_a_run_that_is_looked_at_is_not_let_go(tmp_path: Path) -> None:
     assert runs.watch("r7") is others[-1]
     assert runs.watch("r1") is not others[0]
     await runs.close()
+
+
+async def test_a_run_whose_rows_are_lost_says_so_and_is_read_anew_when_asked_again(tmp_path: Path) -> None:
+    runs = Runs(str(SMALL), tmp_path)
+    lost = runs.watch("small")
+    lost.store.close()
+    async with asyncio.timeout(20):
+        with pytest.raises(GyreError, match="closed database"):
+            await lost.opened()
+        with pytest.raises(GyreError, match="closed database"):
+            await lost.sections()
+        while (again := runs.watch("small")) is lost:
+            await asyncio.sleep(0.01)
+        await again.caught_up()
+        assert json.loads((await again.sections())["head"])["problem"] == ""
+        await again.opened()
+        again.store.close()  # while it is shown: nothing of it is read any more
+        with pytest.raises(GyreError, match="closed database"):
+            await again.sections()
+        while runs.watch("small") is again:
+            await asyncio.sleep(0.01)
+    await runs.close()
+
+
+def no_date(ev: list[Message], _: list[Message]) -> None:
+    for _, commit in ev:
+        commit["time"] += 10**21
+
+
+def no_row(ev: list[Message], _: list[Message]) -> None:
+    event(ev, "BatchOpened", 1)["step"] = 2**64 - 1
+
+
+@pytest.mark.parametrize(("change", "problem"), [(no_date, ""), (no_row, "too large")])
+async def test_numbers_that_no_row_and_no_date_takes_are_trouble_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change, problem: str
+) -> None:
+    monkeypatch.setattr("services.dashboard.watch.AGAIN_SECONDS", 1.0)
+    async with tampered(SMALL, tmp_path, change):
+        runs = Runs(str(tmp_path / "tampered.jsonl.zst"), tmp_path)
+        watch = runs.watch("tampered")
+        async with asyncio.timeout(30):
+            await watch.caught_up()
+            assert problem in json.loads((await watch.sections())["head"])["problem"]
+            while json.loads((await watch.sections())["head"])["state"] != "archive":
+                await asyncio.sleep(0.05)
+        await runs.close()
 
 
 def test_every_asset_is_named_and_every_name_is_an_asset() -> None:
