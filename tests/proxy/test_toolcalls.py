@@ -162,6 +162,36 @@ def test_xml_calls_have_bare_values_that_the_schema_tells_apart(text: str, expec
     assert found("qwen_coder", text) == expected
 
 
+KINDS = {
+    "Port": {"type": "object", "properties": {}},
+    "Text": {"oneOf": [{"type": "integer"}, {"type": "string"}]},
+    "Loop": {"anyOf": [{"$ref": "#/$defs/Loop"}, {"type": "array"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "raw", "expected"),
+    [
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "3", "3"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "None", "null"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "3", '"3"'),
+        ({"oneOf": [{"type": ["integer", "null"]}, {"anyOf": [{"type": "boolean"}]}]}, "True", "true"),
+        ({"allOf": [{"$ref": "#/$defs/Port"}]}, '{"a": 1}', '{"a": 1}'),
+        ({"$ref": "#/$defs/Port"}, "quay", '"quay"'),
+        ({"$ref": "#/$defs/Text"}, "3", '"3"'),
+        ({"$ref": "#/$defs/Loop"}, "[3]", "[3]"),
+        ({"$ref": "#/$defs/Nowhere/at/all"}, "3", '"3"'),
+        ({"$ref": "elsewhere.json"}, "3", '"3"'),
+        ({"anyOf": 3, "type": [{}, 4], "$ref": []}, "3", '"3"'),
+        ([], "3", '"3"'),
+    ],
+)
+def test_types_are_found_through_alternatives_and_references(shape: object, raw: str, expected: str) -> None:
+    tool = {"function": {"name": "f", "parameters": {"$defs": KINDS, "properties": {"n": shape}}}}
+    call = FAMILIES["qwen_coder"](f"<function=f><parameter=n>{raw}</parameter></function>", [tool])[0]
+    assert call.arguments == '{"n":' + expected + "}"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

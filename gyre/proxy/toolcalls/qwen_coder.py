@@ -18,6 +18,7 @@ _BLOCK = re.compile(
 )
 _PARAMETER = re.compile(r"<parameter=([^<>\s]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
+_ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 
 
 def qwen_coder(text: str, tools: Sequence[Json]) -> list[Found]:
@@ -25,14 +26,17 @@ def qwen_coder(text: str, tools: Sequence[Json]) -> list[Found]:
     _, end, rest = text.rpartition(_END)
     stop = len(text) - len(rest.lstrip().removeprefix("</tool_call>")) if end else 0
     return [
-        Found(block.start(), block.end(), block.group(1), _arguments(block.group(2), _types(block.group(1), tools)))
+        Found(block.start(), block.end(), block.group(1), _arguments(block.group(2), _schema(block.group(1), tools)))
         for block in _BLOCK.finditer(text, 0, stop)
     ]
 
 
-def _arguments(body: str, types: Json) -> str:
-    values = {name: _value(_unwrapped(raw), types.get(name)) for name, raw in _PARAMETER.findall(body)}
-    return "{" + ",".join(f"{_quoted(name)}:{value}" for name, value in values.items()) + "}"
+def _arguments(body: str, schema: Json) -> str:
+    shapes = schema.get("properties")
+    known = shapes if isinstance(shapes, dict) else {}
+    given = {name: _unwrapped(raw) for name, raw in _PARAMETER.findall(body)}
+    values = (f"{_quoted(name)}:{_value(raw, _kinds(known.get(name), schema))}" for name, raw in given.items())
+    return "{" + ",".join(values) + "}"
 
 
 def _quoted(text: str) -> str:
@@ -43,21 +47,47 @@ def _unwrapped(raw: str) -> str:
     return raw.removeprefix("\n").removesuffix("\n")
 
 
-def _value(raw: str, schema: object) -> str:
+def _value(raw: str, kinds: set[str]) -> str:
     """JSON of the text, unless the schema wants something else and the text is that already."""
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    kinds = kind if isinstance(kind, list) else [kind]
-    if "string" in kinds or kinds == [None]:
+    if "string" in kinds or not kinds:
         return _quoted(raw)
     value = _PYTHON.get(raw.strip(), raw.strip())
     return value if is_json(value) else _quoted(raw)
 
 
-def _types(name: str, tools: Sequence[Json]) -> Json:
+def _kinds(shape: object, schema: Json) -> set[str]:
+    """The types that a value may have, through alternatives and references; none where nothing says."""
+    kinds, waiting, seen = set[str](), [shape], set[str]()
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, dict):
+            continue
+        kinds.update(kind for kind in _listed(each.get("type")) if isinstance(kind, str))
+        waiting += [inner for name in _ALTERNATIVES for inner in _listed(each.get(name))]
+        reference = each.get("$ref")
+        if isinstance(reference, str) and reference not in seen:
+            seen.add(reference)
+            waiting.append(_referenced(reference, schema))
+    return kinds
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _referenced(reference: str, schema: Json) -> object:
+    """What `#/$defs/NAME` or a longer path stands for; None where it leads nowhere."""
+    found: object = schema
+    for name in reference.removeprefix("#/").split("/"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _schema(name: str, tools: Sequence[Json]) -> Json:
+    """Of a tool's parameters."""
     for tool in tools:
         function = tool.get("function", tool)
         if isinstance(function, dict) and function.get("name") == name:
             parameters = function.get("parameters")
-            properties = parameters.get("properties") if isinstance(parameters, dict) else None
-            return properties if isinstance(properties, dict) else {}
+            return parameters if isinstance(parameters, dict) else {}
     return {}
