@@ -11,8 +11,8 @@ from gyre.proxy.toolcalls.port import Found, call_of, members, read_call
 TAG = "<|python_tag|>"
 
 
-class _OtherJsonError(Exception):
-    """JSON that is no call."""
+class _NoCallError(Exception):
+    """JSON that is no call, or something else behind a call."""
 
 
 def llama(text: str, _tools: Sequence[Json]) -> list[Found]:
@@ -22,20 +22,26 @@ def llama(text: str, _tools: Sequence[Json]) -> list[Found]:
         start += len(TAG)
     try:
         return _joined(list(_objects(text, start)), text)
-    except _OtherJsonError:
+    except _NoCallError:
         return []
     except (ValueError, RecursionError):
         whole = read_call(text[start:]) if text[start:].lstrip().startswith("{") else None
         return [Found(0, len(text), *whole)] if whole else []
 
 
-def _objects(text: str, place: int) -> Iterator[tuple[int, tuple[str, str]]]:
-    """(end, call) of each object. Raises ValueError for broken JSON."""
+def _objects(text: str, start: int) -> Iterator[tuple[int, tuple[str, str]]]:
+    """(end, call) of each object. Raises ValueError for broken JSON at the start."""
+    place = start
     while rest := text[place:].lstrip(" \t\r\n;"):
-        found, end = members(text, len(text) - len(rest))
+        try:
+            found, end = members(text, len(text) - len(rest))
+        except (ValueError, RecursionError) as error:
+            if place > start:
+                raise _NoCallError from error
+            raise
         call = call_of(found)
         if call is None or not {"arguments", "parameters"} & found.keys():
-            raise _OtherJsonError
+            raise _NoCallError
         yield end, call
         place = end
 
