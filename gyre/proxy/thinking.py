@@ -1,10 +1,12 @@
 """What a policy thinks before it speaks, between `<think>` and `</think>`, split from what it says.
 
 A generation prompt may open the block, so that the answer begins inside it. A block that is never closed (an answer
-cut by length) is all thought.
+cut by length) is all thought. An end without a beginning ends a thought too, but not behind a call: it may be
+what the call writes.
 """
 
 OPEN, CLOSE = "<think>", "</think>"
+_CALLS = ("<tool_call>", "<function=", "[TOOL_CALLS]")
 
 
 def opens(prompt: str) -> bool:
@@ -22,12 +24,18 @@ def split(text: str, *, opened: bool) -> tuple[str, str]:
     start = text.lstrip()
     if start.startswith(OPEN):
         inner = start[len(OPEN) :]
-    elif opened or CLOSE in text:
+    elif opened or _ends(text):
         inner = text
     else:
         return "", text
     thought, _, said = inner.partition(CLOSE)
     return thought.strip("\n"), said.lstrip("\n")
+
+
+def _ends(text: str) -> bool:
+    """Whether a text that begins no block ends one."""
+    before, close, _ = text.partition(CLOSE)
+    return bool(close) and not any(call in before for call in _CALLS)
 
 
 def written(thought: str, said: str) -> str:

@@ -244,6 +244,13 @@ def test_no_family_breaks_on_any_text_or_loses_a_letter_of_it(family: str, text:
         ("so", False, ("", "so")),
         ("<think>\n\n</think>\n\nso", False, ("", "so")),
         ("  so <think>", False, ("", "  so <think>")),
+        ("low\n</think>\n\nso", False, ("low", "so")),
+        ('<tool_call>{"a":"</think>"}</tool_call>', False, ("", '<tool_call>{"a":"</think>"}</tool_call>')),
+        ("so <function=f></function></think>", False, ("", "so <function=f></function></think>")),
+        ("[TOOL_CALLS][] </think>", False, ("", "[TOOL_CALLS][] </think>")),
+        ("<tool_call>\n</think>\n\nso", True, ("<tool_call>", "so")),
+        ("<think>\n<tool_call>\n</think>\n\nso", False, ("<tool_call>", "so")),
+        ("low</think>so <tool_call>", False, ("low", "so <tool_call>")),
     ],
 )
 def test_thoughts_are_split_from_what_is_said(text: str, opened: bool, expected: tuple[str, str]) -> None:
