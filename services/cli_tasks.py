@@ -13,17 +13,20 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from gyre.config import Config
 from services.cli_errors import Errors
-from services.terminal import paragraphs, show, table, wide
+from services.terminal import one_line, paragraphs, show, table, wide
 
 _SOURCE = "Folder of tasks, .jsonl of SWE instances, index, or words:<n>:<split>."
 Source = Annotated[str, typer.Argument(help=_SOURCE)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one field; repeatable.")]
 Shown = Callable[..., None]
+SAID = 60
+"""Characters beside a bar."""
 
 app = typer.Typer(
     help="""Tasks: check that they are sound, find those that are neither too easy nor too hard.
@@ -221,4 +224,9 @@ def _progress(what: str) -> Iterator[Shown]:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         bar = bars.add_task(what, total=None)
-        yield lambda done, of, said="": bars.update(bar, completed=done, total=of, description=said or what)
+
+        def shown(done: int, of: int, said: str = "") -> None:
+            description = escape(one_line(said, SAID)) or what
+            bars.update(bar, completed=done, total=of, description=description)
+
+        yield shown

@@ -6,6 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from services.terminal import paragraphs, show
+
 
 def draw(found: Mapping[str, Any], console: Console) -> None:
     """One of the reports of `services.simulate`, or of `services.whatif`."""
@@ -71,10 +73,8 @@ def _retold(found: Mapping[str, Any], console: Console) -> None:
         table.add_row(str(each["step"]), f"{each['recorded']:.2f}", f"{each['simulated']:.2f}")
     console.print(table)
     settings = f" with {', '.join(found['settings'])}" if found["settings"] else ""
-    console.print(
-        f"{found['run']}, calibrated on its first {found['calibrated_on']} steps, retold{settings}: "
-        f"mean staleness {found['staleness']:.3g}"
-    )
+    calibrated = f"{found['run']}, calibrated on its first {found['calibrated_on']} steps"
+    show(console, [paragraphs(f"{calibrated}, retold{settings}: mean staleness {found['staleness']:.3g}")])
     _errors("steps it was calibrated on", found["in_sample"], console)
     _errors("held-out steps after them", found["held_out"], console)
     if found["unseen"]:

@@ -3,14 +3,17 @@
 import asyncio
 import json
 import random
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from gyre.config import Config
 from gyre.core.simulation.setting import Setting, Timings
 from gyre.core.simulation.workload import Durations, Sampled
 from schemas.runs import RunStarted
+from services.simulate_drawing import draw
 from tests.core.simulation.small import told as simulated
 from tests.services.conftest import Gyre, refusal
 from tests.services.told_run import archived
@@ -106,3 +109,11 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(
 def test_a_setting_that_cannot_be_kept_is_refused(gyre: Gyre, recorded: Path) -> None:
     assert "schedule.phi" in refusal(gyre("simulate", "--from", recorded, "--set", "schedule.phi=0.3"))
     assert "neither an archive nor a run" in refusal(gyre("simulate", "--from", "nobody"))
+
+
+def test_settings_of_a_run_told_again_are_no_markup() -> None:
+    nothing = {"steps": 0}
+    told = {"run": "r", "calibrated_on": 1, "settings": ["a.b=[/c]"], "staleness": 1.0, "steps": [], "unseen": []}
+    drawn = StringIO()
+    draw(told | {"in_sample": nothing, "held_out": nothing}, Console(file=drawn))
+    assert "retold with a.b=[/c]: mean staleness 1" in drawn.getvalue()
