@@ -74,12 +74,11 @@ def test_a_turn_that_the_client_rewrote_is_restored_token_by_token() -> None:
         r'{"name":"w","arguments":{"a":"\ud83d"}}',
         r'{"name":"w\ud83d","arguments":{}}',
         r'{"name":"w","arguments":"\ud83d"}',
-        '{"name":"w","arguments":' + "[" * 900 + "]" * 900 + "}",
     ],
-    ids=["arguments", "name", "text", "depth"],
+    ids=["arguments", "name", "text"],
 )
-def test_a_call_that_no_utf_8_or_stack_can_hold_is_recorded_like_any_other(call: str) -> None:
-    live = session(limits=replace(LIMITS, max_tokens=4096, context_tokens=1 << 14))
+def test_a_call_with_half_a_surrogate_pair_is_recorded_like_any_other(call: str) -> None:
+    live = session()
     first, reply = turn(live, [SYSTEM, TASK], f"<tool_call>{call}</tool_call>")
     assert len(reply.calls) == 1
     second, _ = turn(live, [SYSTEM, TASK, reply, replace(OK, call_id=reply.calls[0].id)], "done")

@@ -108,6 +108,16 @@ def test_arguments_go_out_as_they_were_sampled(family: str, text: str, arguments
     assert found(family, text % arguments)[-1] == ("f", arguments)
 
 
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [("hermes", '<tool_call>{"name":"f","arguments":%s}</tool_call>'), ("llama", '{"name":"f","parameters":%s}')],
+)
+def test_arguments_of_every_depth_go_out_as_they_were_sampled(family: str, text: str) -> None:
+    for depth in range(600, 1100):  # somewhere here Python's stack ends
+        arguments = "[" * depth + "]" * depth
+        assert found(family, text % arguments) == [("f", arguments)]
+
+
 @pytest.mark.parametrize("value", [r'["\ud83d"]', "1e999", '{"b": 1,  "b": 2}', "0.12345678901234567890123", DEEP])
 def test_values_that_are_no_text_go_out_as_they_were_sampled(value: str) -> None:
     assert found("qwen_coder", f"<function=f><parameter=n>\n{value}\n</parameter></function>") == [
