@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from itertools import count
@@ -42,47 +41,17 @@ from gyre.engines.port import (
 from gyre.engines.sglang.client import ANSWER_SECONDS, Client
 from gyre.engines.sglang.experts import SILENT, rows_of, shape_of
 from gyre.engines.sglang.files import loadable, shapes_of
+from gyre.engines.sglang.flight import Flight
 from gyre.engines.sglang.memory import Memory
 from gyre.engines.sglang.server import Server
 from gyre.engines.sglang.session import Send, ServerStuck
 from gyre.engines.sglang.wire import Generated
 from schemas.base import pack_ints
-from schemas.calls import VersionSpan
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_GREEDY = 1e-5  # temperature below which the port calls sampling greedy
 _AGAIN_SECONDS = 0.1
-
-
-@dataclass(slots=True)
-class _Flight:
-    """One request being answered, in one or several pieces."""
-
-    request: GenerateRequest
-    output_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[VersionSpan] = field(default_factory=list)
-    experts: list[bytes] = field(default_factory=list)
-    cached: int = -1
-    aborted: bool = False
-    rid: str = ""
-    """Of the piece under way; "" between two."""
-    engine_seconds: float = 0.0
-
-    @property
-    def left(self) -> int:
-        """Tokens that may still come."""
-        return self.request.sampling.max_tokens - len(self.output_ids)
-
-    @property
-    def experts_from(self) -> int:
-        """First position of which the piece under way is to tell the experts taken; -1 for none."""
-        if self.request.experts_from is None:
-            return -1
-        known = len(self.request.input_ids) + len(self.output_ids)
-        return known - 1 if self.output_ids else self.request.experts_from
 
 
 class SglangEngine(Remembered):
@@ -115,7 +84,7 @@ class SglangEngine(Remembered):
         self._shapes = shapes_of(model)
         self._experts = shape_of(model) if experts else None
         self._server, self._client, self._instance, self._shared = server, Client(server.url), instance, shared_cache
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[str, Flight] = {}
         self._numbers = count()
         self._memory = Memory(self._client)
         self._down = "released"
@@ -131,7 +100,7 @@ class SglangEngine(Remembered):
         check_context(request, self._context, self._vocabulary)
         if request.sampling.top_p < 1 or request.sampling.top_k:
             raise RequestRefused("top_p, top_k: SGLang reports log-probabilities before they act; leave them out")
-        began, flight = perf_counter(), _Flight(request)
+        began, flight = perf_counter(), Flight(request)
         self._flights[request.request_id] = flight
         try:
             finish = await self._answer(flight)
@@ -229,7 +198,7 @@ class SglangEngine(Remembered):
         await self._sources.close()
         await self._client.close()
 
-    async def _answer(self, flight: _Flight) -> Finish:
+    async def _answer(self, flight: Flight) -> Finish:
         """Piece by piece, until it ends for a reason of its own."""
         while True:
             await self._open.wait()
@@ -244,7 +213,7 @@ class SglangEngine(Remembered):
             if flight.left == 0:
                 return "length"
 
-    async def _piece(self, flight: _Flight) -> Generated:
+    async def _piece(self, flight: Flight) -> Generated:
         flight.rid, version = self._rid(flight.request.request_id), self._version
         try:
             piece = await self._client.generate(self._body(flight))
@@ -253,10 +222,10 @@ class SglangEngine(Remembered):
             async with self._idle:
                 self._idle.notify_all()
         self._add_experts(flight, piece)
-        _add(flight, piece, version)
+        flight.add(piece, version)
         return piece
 
-    def _add_experts(self, flight: _Flight, piece: Generated) -> None:
+    def _add_experts(self, flight: Flight, piece: Generated) -> None:
         if self._experts is None or flight.experts_from < 0 or not piece.output_ids:
             return
         stop = len(flight.request.input_ids) + len(flight.output_ids) + len(piece.output_ids) - 1
@@ -268,11 +237,11 @@ class SglangEngine(Remembered):
         """None is the beginning of another: all have one length."""
         return sha256(f"{self._instance}/{next(self._numbers)}/{request_id}".encode()).hexdigest()[:32]
 
-    def _body(self, flight: _Flight) -> dict[str, object]:
+    def _body(self, flight: Flight) -> dict[str, object]:
         sampling, stops = flight.request.sampling, flight.request.stop_token_ids
         drawn: dict[str, object] = {
             "max_new_tokens": flight.left,
-            "temperature": 0.0 if sampling.temperature < _GREEDY else sampling.temperature,
+            "temperature": 0.0 if flight.greedy else sampling.temperature,
             "ignore_eos": not stops,
             "stop_token_ids": list(stops),
             "no_stop_trim": True,
@@ -288,7 +257,7 @@ class SglangEngine(Remembered):
             "cache_salt": str(self._version),
         }
 
-    async def _cut(self, flight: _Flight) -> None:
+    async def _cut(self, flight: Flight) -> None:
         flight.aborted = True
         await self._end_piece(flight)
 
@@ -362,7 +331,7 @@ class SglangEngine(Remembered):
         await self._quiet()
         await self._client.idle()  # what a client hung up on may still be ending
 
-    async def _end_piece(self, flight: _Flight) -> None:
+    async def _end_piece(self, flight: Flight) -> None:
         """Abort what is under way, again and again: the server ignores an abort that comes before its request does."""
         rid = flight.rid
         while rid and flight.rid == rid:
@@ -376,7 +345,7 @@ class SglangEngine(Remembered):
         async with self._idle:
             await self._idle.wait_for(lambda: not any(flight.rid for flight in self._flights.values()))
 
-    def _remember(self, flight: _Flight) -> None:
+    def _remember(self, flight: Flight) -> None:
         history = packed(flight.request.input_ids) + pack_ints(flight.output_ids)
         if flight.versions and flight.versions[-1].version == self._version:
             self._seen[flight.request.cache_key] = history
@@ -384,27 +353,3 @@ class SglangEngine(Remembered):
 
 def _telling(first: int) -> dict[str, object]:
     return {"return_routed_experts": True, "routed_experts_start_len": first}
-
-
-def _add(flight: _Flight, piece: Generated, version: int) -> None:
-    """What came in one piece, which was asked of this version of the weights."""
-    meta = piece.meta_info
-    if len(meta.output_token_logprobs) != len(piece.output_ids):
-        found = f"{len(meta.output_token_logprobs)} log-probabilities of {len(piece.output_ids)} tokens"
-        raise EngineFailed(f"SGLang answered {found}: it cannot be trained on")
-    for span in meta.weight_versions:
-        if span.version != str(version):
-            raise EngineFailed(f"SGLang serves weights {span.version!r}, not version {version}: somebody changed them")
-    greedy = flight.request.sampling.temperature < _GREEDY
-    flight.output_ids += piece.output_ids
-    flight.logprobs += (0.0 if greedy else nats for nats, _, _ in meta.output_token_logprobs)
-    flight.cached = meta.cached_tokens if flight.cached < 0 else flight.cached
-    flight.engine_seconds += meta.e2e_latency
-    if piece.output_ids:
-        _extend(flight.versions, version, len(piece.output_ids))
-
-
-def _extend(spans: list[VersionSpan], version: int, tokens: int) -> None:
-    if spans and spans[-1].version == version:
-        tokens += spans.pop().tokens
-    spans.append(VersionSpan(version=version, tokens=tokens))

@@ -1,7 +1,7 @@
 """Grades the workspace (the current directory) by tests that the agent never saw: `python3 -I grade.py`.
 
 Beside this file lie `expected.json` (which tests count, and how), `lay/` (files laid over the work before the tests
-run), `run_tests.py`, `twins.py` and `children.py`. What the agent wrote is taken for hostile:
+run), `run_tests.py`, `twins.py`, `files.py` and `children.py`. What the agent wrote is taken for hostile:
 
 - the tests run in a copy of the workspace in which the hidden tests' own files replace whatever had their names;
 - files that Python or a test runner would run by themselves (sitecustomize.py, *.pth, conftest.py, pytest.ini, ...)
@@ -18,14 +18,10 @@ run), `run_tests.py`, `twins.py` and `children.py`. What the agent wrote is take
 
 from __future__ import annotations
 
-import errno
 import importlib
 import json
 import os
 import secrets
-import shutil
-import stat
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -40,12 +36,10 @@ HERE = Path(__file__).resolve().parent
 sys.dont_write_bytecode = True  # the tests' folder stays as it is
 sys.path.insert(0, str(HERE))
 children: Any = importlib.import_module("children")
+files: Any = importlib.import_module("files")
 twins: Any = importlib.import_module("twins")
-ENDINGS = (".pth", ".egg-link", ".pyc", ".egg-info", ".dist-info")
 NO_VERDICT = 125  # exit code
-ENTRY_BYTES = 4096  # what a file counts for in the size of the work, besides its own size
 SPARE_BYTES = 64 << 20
-DISCARD_SECONDS = 2.0
 CANARY = """
 import unittest
 
@@ -70,8 +64,8 @@ def main() -> int:
     except Exception:  # noqa: BLE001 - whatever it is, it is no verdict
         traceback.print_exc()
         with suppress(OSError):
-            reopen(reward)
-            remove(reward)  # what lies there is the work's
+            files.reopen(reward)
+            files.remove(reward)  # what lies there is the work's
         return NO_VERDICT
     with suppress(OSError):
         os.write(1, f"{said}\n".encode())  # by print it could fail at the end, and the end would not be a good one
@@ -92,7 +86,7 @@ def graded(wanted: dict[str, Any]) -> tuple[float, str]:
             found[twin] = runs.all(twin=twin)
     finally:
         children.kill_descendants()
-        discard(root)
+        files.discard(root)
     passed, skipped, unfounded = laid.proven(found[False][0], found[True][0])
     score, said = judged(wanted, passed, skipped)
     notes = [f"{unfounded} more passed whatever they asked for, so they don't count"] if unfounded else []
@@ -117,7 +111,7 @@ class Laid:
 
     def over(self, work: Path, *, twin: bool) -> None:
         """Lay them over the work: as they are, or with the tests' twins."""
-        lay_over(self.top, work)
+        files.lay_over(self.top, work)
         for name, made in self.twins.items() if twin else ():
             (work / name).write_text(made.text, encoding="utf-8")
 
@@ -157,118 +151,6 @@ def judged(wanted: dict[str, Any], passed: set[str], skipped: set[str]) -> tuple
     return (share if wanted["scoring"] == "share" else 0.0), said
 
 
-def copy_work(source: Path, target: Path, guarded: set[str], most: float) -> int:
-    """Copy the work without its repository, without what would run by itself, and without what is too deep to name.
-
-    The size of it all. Raises OSError, also where that is over `most` bytes.
-    """
-    target.mkdir(parents=True)
-    total, folders = 0, [(str(source), str(target))]
-    while folders:  # not by a function that calls itself: folders are nested deeper than calls can be
-        here, there = folders.pop()
-        for path, found in within(here, guarded):
-            total += ENTRY_BYTES + found.st_size * stat.S_ISREG(found.st_mode)
-            if total > most:
-                raise OSError(errno.EFBIG, "more than twice of what the work was", path)
-            new = os.path.join(there, os.path.basename(path))
-            with suppress_only(errno.ENAMETOOLONG):
-                copy_one(path, new, found)
-                if stat.S_ISDIR(found.st_mode):
-                    folders.append((path, new))
-    return total
-
-
-def within(folder: str, guarded: set[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """(path, what it is) of all in a folder that is wanted in a copy of the work: files, folders, links to either."""
-    if not os.access(folder, os.R_OK | os.X_OK):  # whatever modes the agent gave to what is ours now
-        os.chmod(folder, 0o700)
-    with os.scandir(folder) as entries:  # one by one: there may be more than memory holds
-        for entry in entries:
-            path = os.path.join(folder, entry.name)
-            if not unwanted(entry.name, guarded) and (os.path.isfile(path) or os.path.isdir(path)):
-                yield path, os.lstat(path)
-
-
-def unwanted(name: str, guarded: set[str]) -> bool:
-    """Whether it is what Python or a test runner would run by itself, or a repository."""
-    return name in guarded or name.endswith(ENDINGS) or name in (".git", "__pycache__")
-
-
-def copy_one(path: str, new: str, found: os.stat_result) -> None:
-    """Copy a file or a link, or make a folder."""
-    if stat.S_ISLNK(found.st_mode):
-        os.symlink(os.readlink(path), new)
-    elif stat.S_ISDIR(found.st_mode):
-        os.mkdir(new)
-    else:
-        if not found.st_mode & 0o400:
-            os.chmod(path, found.st_mode | 0o400)
-        shutil.copy2(path, new)
-
-
-@contextmanager
-def suppress_only(number: int) -> Iterator[None]:
-    """Of errors of the system this one is none."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != number:
-            raise
-
-
-def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that is in it; at least from its place."""
-    if path.is_dir() and not path.is_symlink():
-        aside = path.with_name(secrets.token_hex(16))
-        path.rename(aside)
-        discard(aside)
-    else:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            path.unlink()
-
-
-def no_further_than_a_link(work: Path, name: str) -> Path:
-    """What a name is in the work, or the link on the way to it: what lies behind one is not the work's."""
-    path = work
-    for part in Path(name).parts:
-        path = path / part
-        if path.is_symlink():
-            break
-    return path
-
-
-def discard(folder: Path) -> None:
-    """Remove a folder as far as that can be done in a while: it may be nested deeper and hold more than we bear."""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        command = ["rm", "-rf", str(folder)]
-        subprocess.run(command, stderr=subprocess.DEVNULL, timeout=DISCARD_SECONDS, check=False)
-
-
-def hold(folder: Path) -> None:
-    """See to it that a folder of ours is one and can be used, whatever the work has made of it. Raises OSError."""
-    if folder.is_symlink() or not folder.is_dir():
-        remove(folder)
-        folder.mkdir()
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        folder.chmod(0o700)
-
-
-def reopen(*paths: Path) -> None:
-    """Folders of ours on the way to them can be gone through, whatever modes the work has given those."""
-    for path in paths:
-        for folder in reversed(path.parents):
-            if not os.access(folder, os.X_OK):
-                with suppress(OSError):
-                    folder.chmod(0o700)
-
-
-def write_new(path: Path, text: str) -> None:
-    """Write a new file in the place of whatever lies there, never through a link. Raises OSError."""
-    remove(path)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
-
-
 def reward_place() -> Path:
     """Where the reward belongs, by the names that its folders have before the work is let in."""
     place = Path(os.environ["REWARD_FILE"])
@@ -277,25 +159,10 @@ def reward_place() -> Path:
 
 def write_reward(place: Path, text: str) -> None:
     """Write it, whatever the work has made of the place."""
-    reopen(place)
+    files.reopen(place)
     for folder in (place.parents[1], place.parent):
-        hold(folder)
-    write_new(place, text)
-
-
-def lay_over(source: Path, target: Path) -> None:
-    """Copy the task's files over the work; never through a link that the agent left."""
-    for path in sorted(source.rglob("*")):
-        inside = target / path.relative_to(source)
-        if inside.is_symlink() or (inside.exists() and inside.is_dir() != path.is_dir()):
-            remove(inside)
-        if path.is_dir():
-            inside.mkdir(exist_ok=True)
-        else:
-            if inside.exists():
-                inside.unlink()
-            shutil.copyfile(path, inside)
-            inside.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+        files.hold(folder)
+    files.write_new(place, text)
 
 
 class Spoilt(Exception):
@@ -324,7 +191,7 @@ class Runs:
             found, note = self._file(place, place / "work", file)
             outcomes.update(found)
             notes += [f"{file}: {note}"] if note else []
-        discard(place)
+        files.discard(place)
         return outcomes, notes
 
     @contextmanager
@@ -338,10 +205,10 @@ class Runs:
             raise Spoilt(f"the work hindered its tests, so none of it counts: {error}") from error
 
     def _lay(self, work: Path, *, twin: bool) -> None:
-        size = copy_work(self._source, work, set(self._wanted["guarded"]), self._most)
+        size = files.copy_work(self._source, work, set(self._wanted["guarded"]), self._most)
         self._most = min(self._most, 2 * size + SPARE_BYTES)  # tests that were run may have filled what is copied next
         for name in self._wanted["remove"]:
-            remove(no_further_than_a_link(work, name))
+            files.remove(files.no_further_than_a_link(work, name))
         self._laid.over(work, twin=twin)
 
     def _file(self, place: Path, work: Path, file: str) -> tuple[dict[str, str], str]:
@@ -354,7 +221,7 @@ class Runs:
             outcomes, late = self._heard(work, file, words)
             with self._blaming_the_work():
                 for name in canaries:
-                    remove(work / name)
+                    files.remove(work / name)
         except Spoilt as spoilt:
             return {}, str(spoilt)
         control = [[f"{name}::{test}" for test in CANARIES[self._wanted["runner"]]] for name in canaries]
@@ -362,15 +229,15 @@ class Runs:
 
     def _prepare(self, place: Path, work: Path, canaries: list[str]) -> Path:
         """Lay the canaries; the runner's configuration."""
-        reopen(HERE / "run_tests.py", work)
+        files.reopen(HERE / "run_tests.py", work)
         for folder in (place, work):
-            hold(folder)
+            files.hold(folder)
         for name in canaries:
             (work / name).parent.mkdir(parents=True, exist_ok=True)
-            write_new(work / name, CANARY)
+            files.write_new(work / name, CANARY)
         if self._wanted["config"]:
             return work / str(self._wanted["config"])
-        write_new(place / "pytest.ini", "[pytest]\n")
+        files.write_new(place / "pytest.ini", "[pytest]\n")
         return place / "pytest.ini"
 
     def _heard(self, work: Path, file: str, words: list[str]) -> tuple[dict[str, str], bool]:
