@@ -65,7 +65,7 @@ class ChatModel:
     def render(self, messages: Sequence[Json], tools: Sequence[Json] = (), *, generate: bool = False) -> str:
         """The history as text, with the generation prompt if `generate`. Raises HistoryUnrenderable."""
         try:
-            return self._template.render(
+            text: str = self._template.render(
                 messages=list(messages),
                 tools=list(tools) or None,
                 documents=None,
@@ -75,6 +75,7 @@ class ChatModel:
         except _REFUSALS as error:
             detail = " ".join(str(error).split())[:200]
             raise HistoryUnrenderable(f"messages: the model's chat template refuses this history: {detail}") from error
+        return text.encode("utf-8", "replace").decode()  # arguments may hold half of a surrogate pair as an escape
 
 
 def _tokenizer(file: Path) -> Tokenizer:

@@ -151,3 +151,10 @@ def test_a_template_that_goes_into_a_tools_depths_refuses_what_is_too_deep(tmp_p
         deep = {"a": deep}
     with pytest.raises(HistoryUnrenderable, match="recursion"):
         template.whole((Message("user", "x"),), (deep,))
+
+
+def test_half_of_a_surrogate_pair_in_a_history_is_a_question_mark_to_the_model() -> None:
+    model = ChatModel.load(NANO)
+    text = model.render([{"role": "user", "content": "a\ud83d"}])
+    assert "a?" in text
+    assert model.decode(model.encode(text)) == text
