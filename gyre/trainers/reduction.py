@@ -49,14 +49,18 @@ class Reducer:
             FencedOut: this process is not a member.
             ReductionFailed: a member did not come or was lost on the way; names step, epoch and members.
         """
+        total = gradient.clone()
+        self.add_up(opened, total)
+        return total
+
+    def add_up(self, opened: ReductionOpened, total: Tensor) -> None:
+        """The same in place: `total` is this member's gradient before, and the sum after. Raises as `sum` does."""
         members = tuple(zip(opened.members, opened.instances, strict=True))
         if self._me not in members:
             where = f"step {opened.step} epoch {opened.epoch}"
             raise FencedOut(f"{where}: cell {self._me[0]} as {self._me[1]} is not among the members {opened.members}")
-        total = gradient.clone()
         if len(members) > 1:
             self._all_reduce(opened, members.index(self._me), total)
-        return total
 
     def close(self) -> None:
         """Leave all groups; peers that still wait for this member fail at once."""
@@ -103,7 +107,7 @@ def checked_sum(reducer: Reducer, opened: ReductionOpened, gradient: Tensor, hel
         LedgerBroken: at every member; names step, epoch and the first difference.
         FencedOut, ReductionFailed: see `Reducer.sum`.
     """
-    gradient = gradient.clone()  # of the moment of the account: a cell that gave up on this sum may accumulate on
+    total = gradient.clone()  # of the moment of the account: a cell that gave up on this sum may accumulate on
     mine = [float(held.get(each.micro_step) == each.claim) for each in opened.contributions]
     *counts, more = (int(each) for each in reducer.sum(opened, tensor([*mine, len(held) - sum(mine)])).tolist())
     where = f"step {opened.step} epoch {opened.epoch}"
@@ -112,4 +116,5 @@ def checked_sum(reducer: Reducer, opened: ReductionOpened, gradient: Tensor, hel
             raise LedgerBroken(f"{where}: micro-step {each.micro_step} is in the members' gradients {count} times")
     if more:
         raise LedgerBroken(f"{where}: the members' gradients hold {more} micro-steps that the reduction does not name")
-    return reducer.sum(opened, gradient)
+    reducer.add_up(opened, total)
+    return total

@@ -46,6 +46,9 @@ class Alone:
     def sum(self, opened: ReductionOpened, gradient: torch.Tensor) -> torch.Tensor:
         return gradient
 
+    def add_up(self, opened: ReductionOpened, total: torch.Tensor) -> None:
+        """It is the sum."""
+
 
 @asynccontextmanager
 async def core(folder: Path, trainer: Any = None) -> AsyncGenerator[tuple[Desk, Training]]:
