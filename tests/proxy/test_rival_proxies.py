@@ -97,7 +97,7 @@ async def test_a_route_moves_once_though_two_proxies_see_its_cell_leave(rivals: 
     async with one.proxy() as near, other.proxy() as far:
         for token in tokens:
             assert (await near.reply(token, [SYSTEM, TASK]))["content"] == "one"
-        two, three = [await one.register(number, Cell(["two"] * 16)) for number in (1, 2)]
+        two, three = [await one.register(number, Cell(["two"] * 100)) for number in (1, 2)]
         left = RoleTransitionRequested(transition="t1", cell=0, instance="i0", to="train")
         await one.say("scheduler", ("cell", "0"), left)
         for token in tokens:
