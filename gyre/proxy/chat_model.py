@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from gyre.proxy.errors import HistoryUnrenderable, TemplateUnusable
 from gyre.proxy.normalise import Json
+from gyre.proxy.toolcalls.port import sound
 
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 _REFUSALS = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
@@ -75,7 +76,7 @@ class ChatModel:
         except _REFUSALS as error:
             detail = " ".join(str(error).split())[:200]
             raise HistoryUnrenderable(f"messages: the model's chat template refuses this history: {detail}") from error
-        return text.encode("utf-8", "replace").decode()  # arguments may hold half of a surrogate pair as an escape
+        return sound(text)  # arguments may hold half of a surrogate pair as an escape
 
 
 def _tokenizer(file: Path) -> Tokenizer:

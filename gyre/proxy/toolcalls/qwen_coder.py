@@ -48,7 +48,7 @@ def _unwrapped(raw: str) -> str:
 
 
 def _value(raw: str, kinds: set[str]) -> str:
-    """JSON of the text, unless the schema wants something else and the text is that already."""
+    """The text as a JSON string, unless the schema wants something else and the text is that already."""
     if "string" in kinds or not kinds:
         return _quoted(raw)
     value = _PYTHON.get(raw.strip(), raw.strip())
