@@ -126,11 +126,14 @@ def _batch(view: View, event: BatchOpened) -> View:
 
 
 def _requested(view: View, event: RoleTransitionRequested) -> View:
-    return replace(view, requests=view.requests | {event.cell: event})
+    """One that reaches the log after its instance was replaced or lost asks nobody: nobody would ever answer it."""
+    now = view.ledger.cells.get(event.cell)
+    asked = now is not None and now.alive and now.instance == event.instance
+    return replace(view, requests=view.requests | {event.cell: event}) if asked else view
 
 
 def _registered(view: View, event: CellRegistered) -> View:
-    return replace(_settled(view, event), engines=view.engines | {event.cell: event})
+    return replace(_settled(view, event.cell), engines=view.engines | {event.cell: event})
 
 
 def serves(view: View, cell: int, instance: str) -> bool:
@@ -151,11 +154,17 @@ def _opened(view: View, event: ReductionOpened) -> View:
 def _moved(view: View, event: RoleTransitionCompleted | RoleTransitionFailed) -> View:
     """A word of an instance that was lost may come late: it settles nothing that was asked of the next one."""
     request = view.requests.get(event.cell)
-    return _settled(view, event) if request is not None and request.transition == event.transition else view
+    return _settled(view, event.cell) if request is not None and request.transition == event.transition else view
 
 
-def _settled(view: View, event: RoleTransitionCompleted | RoleTransitionFailed | CellLost | CellRegistered) -> View:
-    return replace(view, requests={key: value for key, value in view.requests.items() if key != event.cell})
+def _lost(view: View, event: CellLost) -> View:
+    """As late may come the loss of an instance that was replaced."""
+    request = view.requests.get(event.cell)
+    return _settled(view, event.cell) if request is not None and request.instance == event.instance else view
+
+
+def _settled(view: View, cell: int) -> View:
+    return replace(view, requests={key: value for key, value in view.requests.items() if key != cell})
 
 
 def choose(view: View, held: Held) -> Deed:
@@ -297,7 +306,7 @@ _HANDLERS: Mapping[type[Any], Callable[[View, Any], View]] = {
     RoleTransitionRequested: _requested,
     RoleTransitionCompleted: _moved,
     RoleTransitionFailed: _moved,
-    CellLost: _settled,
+    CellLost: _lost,
     CellRegistered: _registered,
     MicroStepCompleted: _completed,
     ReductionOpened: _opened,

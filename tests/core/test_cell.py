@@ -210,6 +210,23 @@ def test_a_late_word_of_a_lost_instance_settles_nothing_that_was_asked_of_the_ne
     assert choose(told(*BATCH, registered(1, "reborn"), request, trains(1), done), reborn) != "move"
 
 
+def test_a_request_to_an_instance_that_was_replaced_or_lost_keeps_nobody_waiting() -> None:
+    burst = (*BATCH, stepped(1), stepped(2))
+    assert choose(told(*burst, registered(1, "reborn")), CORE) == "publish"
+    assert choose(told(*burst, registered(1, "reborn"), asked(1)), CORE) == "publish"
+    lost = CellLost(cell=1, instance="i1", reason="silent")
+    assert choose(told(*burst, lost, asked(1)), CORE) == "publish"
+
+
+def test_a_late_loss_of_an_instance_settles_nothing_that_was_asked_of_the_next_one() -> None:
+    request = RoleTransitionRequested(transition="t9", cell=1, instance="reborn", to="train")
+    late = CellLost(cell=1, instance="i1", reason="silent")
+    reborn = replace(SATELLITE, instance="reborn")
+    assert choose(told(*BATCH, registered(1, "reborn"), request, late), reborn) == "move"
+    own = CellLost(cell=1, instance="reborn", reason="silent")
+    assert told(*BATCH, registered(1, "reborn"), request, own).requests == {}
+
+
 def test_weights_are_published_once_every_satellite_is_home() -> None:
     burst = (*BATCH, trains(1), stepped(1), stepped(2))
     home = RoleTransitionCompleted(transition="t9", cell=1, instance="i1", to="rollout", version=0)
