@@ -8,8 +8,9 @@ first decision is said; it is folded back from the log before the next is asked 
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from bus import subjects
 from bus.consumers import Projection, SnapshotFile
@@ -31,6 +32,14 @@ SAVE_SECONDS = 1.0
 
 class Overtaken(GyreError):
     """Another process holds this office now: this one must not say anything more, nor be restarted."""
+
+
+class Observed(NamedTuple):
+    """What the outside world decided, until it is said."""
+
+    entity: tuple[str, ...]
+    event: Event
+    holds: Callable[[], bool]
 
 
 class Office(Generic[State]):
@@ -57,7 +66,7 @@ class Office(Generic[State]):
         self._quarantine = quarantine
         self._seated = asyncio.Event()
         self._inbox: asyncio.Queue[Stored] = asyncio.Queue(4096)
-        self._observed: asyncio.Queue[tuple[tuple[str, ...], Event]] = asyncio.Queue()
+        self._observed: asyncio.Queue[Observed] = asyncio.Queue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._due: dict[str, float] | None = {}
         """Timer -> when it is due, on the loop's clock, before this one is in office: most have fired in the log."""
@@ -70,9 +79,12 @@ class Office(Generic[State]):
         """As folded so far."""
         return self._projection.state
 
-    def observe(self, entity: tuple[str, ...], event: Event) -> None:
-        """An outcome that the outside world decided (a lost cell): said in turn, without being decided."""
-        self._observed.put_nowait((entity, event))
+    def observe(self, entity: tuple[str, ...], event: Event, holds: Callable[[], bool] = lambda: True) -> None:
+        """An outcome that the outside world decided (a lost cell): said in turn, without being decided.
+
+        Dropped where it does not hold any more by then, as far as the log was folded.
+        """
+        self._observed.put_nowait(Observed(entity, event, holds))
         self._ring()
 
     def _ring(self) -> None:
@@ -125,10 +137,11 @@ class Office(Generic[State]):
 
     async def _speak(self) -> bool:
         """Say the one thing that is due first; False when nothing is."""
-        if not self._observed.empty():
-            entity, event = self._observed.get_nowait()
-            await self._say(entity, (event,), self._place.run, self._projection.sequence)
-            return True
+        while not self._observed.empty():
+            observed = self._observed.get_nowait()
+            if observed.holds():
+                await self._say(observed.entity, (observed.event,), self._place.run, self._projection.sequence)
+                return True
         if self._quarantine is not None and (refused := self._quarantine.due(self._own)):
             await self._say(("quarantine",), (refused,), self._place.run, self._projection.sequence)
             return True

@@ -14,14 +14,16 @@ from bus.streams import Limits
 from gyre.config import Config
 from schemas.envelope import Event
 from schemas.refs import WeightsRef
+from schemas.roles import CellLost, CellRegistered
 from schemas.runs import EventQuarantined, OfficeTaken, RunStarted, TimerFired, TimerSet
 from services.minds import scheduling
 from services.office import office_of
 from services.place import Place
 from services.quarantine import Quarantine
+from services.scheduler import watch
 
 RUN = "office"
-Kind = TypeVar("Kind", EventQuarantined, OfficeTaken, TimerFired)
+Kind = TypeVar("Kind", CellLost, EventQuarantined, OfficeTaken, TimerFired)
 
 
 def begin() -> RunStarted:
@@ -104,3 +106,44 @@ async def test_timers_that_fired_are_not_fired_again_by_who_folds_the_log_anew(
     async with scheduler(broker, tmp_path / "1", "scheduler-1"):
         fired = await heard(broker, tmp_path, TimerFired, 21)
     assert fired[20].timer == "open"
+
+
+async def test_who_was_replaced_behind_a_snapshot_is_not_lost_however_much_it_is_missed(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    config = Config.model_validate({"cells": {"heartbeat_seconds": 0.01, "lost_after_seconds": 3600.0}})
+
+    async def register(cell: int, instance: str) -> None:
+        place = Place("cell", instance, RUN, tmp_path, "", config)
+        said = CellRegistered(cell=cell, instance=instance, url="http://h", capacity=1, version=0)
+        bus = MemoryBus(broker, RUN, "cell", instance, tmp_path)
+        await bus.ev.append(place.subject("cell", cell), place.commit((said,), as_of=0, correlation=RUN))
+
+    async def ends(cell: int, instance: str) -> None:
+        """Its last word, heard by all who listen once a later beat of the scheduler is."""
+        bus = MemoryBus(broker, RUN, "cell", instance, tmp_path)
+        await bus.tell(subjects.hint(RUN, "heartbeat", cell), f"{instance} ends: broken".encode())
+        await beats.asend(None)
+
+    await register(0, "core")
+    await register(1, "former")
+    async with scheduler(broker, tmp_path, "scheduler-1"):
+        await heard(broker, tmp_path, OfficeTaken, 1)
+    await register(1, "later")
+
+    place = Place("scheduler", "scheduler-2", RUN, tmp_path, "", config)
+    bus = MemoryBus(broker, RUN, "scheduler", "scheduler-2", tmp_path)
+    office = office_of(place, bus, scheduling(begin()))
+    assert [cell.instance for cell in office.state.cells.members] == ["core", "former"]
+    async with asyncio.timeout(20), aclosing(bus.listen(subjects.hint(RUN, "heartbeat", "scheduler"))) as beats:
+        works = [asyncio.create_task(watch(place, bus, office))]
+        await beats.asend(None)
+        await ends(1, "former")
+        works.append(asyncio.create_task(office.run()))
+        await heard(broker, tmp_path, OfficeTaken, 2)
+        await ends(0, "core")
+        lost = await heard(broker, tmp_path, CellLost, 1)
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+    assert [event.instance for event in lost] == ["core"]
