@@ -82,6 +82,8 @@ class Progress:
     published: int = 0
     roles: dict[int, str] = field(default_factory=dict)
     """Cell -> rollout, train, moving or lost."""
+    instances: dict[int, str] = field(default_factory=dict)
+    """Cell -> its process; none while it is lost. What is said of another one says nothing about the cell."""
     steps: tuple[Step, ...] = ()
     ready: dict[str, tuple[float | None, int, tuple[str, ...]]] = field(default_factory=dict)
     """Ready, unassigned group -> (mean reward, valid executions, all executions)."""
@@ -149,8 +151,19 @@ def _ready(state: Progress, event: GroupReady) -> Progress:
     )
 
 
-def _role(state: Progress, cell: int, role: str) -> Progress:
-    return replace(state, roles=state.roles | {cell: role})
+def _registered(state: Progress, event: CellRegistered) -> Progress:
+    instances = state.instances | {event.cell: event.instance}
+    return replace(state, instances=instances, roles=state.roles | {event.cell: "rollout"})
+
+
+def _lost(state: Progress, event: CellLost) -> Progress:
+    instances = {key: value for key, value in state.instances.items() if (key, value) != (event.cell, event.instance)}
+    return replace(_role(state, event, "lost"), instances=instances)
+
+
+def _role(state: Progress, event: CellLost | RoleTransitionRequested | RoleTransitionCompleted, role: str) -> Progress:
+    known = state.instances.get(event.cell) == event.instance
+    return replace(state, roles=state.roles | {event.cell: role}) if known else state
 
 
 def _assigned(state: Progress, step: Step, _: int, event: GroupAssigned) -> Step:
@@ -193,10 +206,10 @@ _RUN: Mapping[type[Any], Callable[[Progress, Any], Progress]] = {
     ExecutionDispatched: lambda state, _: replace(state, dispatched=state.dispatched + 1),
     ExecutionLaunched: lambda state, _: replace(state, launched=state.launched + 1),
     ExecutionTerminated: _terminated,
-    CellRegistered: lambda state, event: _role(state, event.cell, "rollout"),
-    CellLost: lambda state, event: _role(state, event.cell, "lost"),
-    RoleTransitionRequested: lambda state, event: _role(state, event.cell, "moving"),
-    RoleTransitionCompleted: lambda state, event: _role(state, event.cell, event.to),
+    CellRegistered: _registered,
+    CellLost: _lost,
+    RoleTransitionRequested: lambda state, event: _role(state, event, "moving"),
+    RoleTransitionCompleted: lambda state, event: _role(state, event, event.to),
     WeightsPublished: lambda state, event: replace(state, published=event.version),
     EvaluationStarted: lambda state, event: replace(state, evaluating=event.evaluation),
     EvaluationScored: _scored,

@@ -52,7 +52,7 @@ _NAMES: Mapping[str, str] = {
     "WeightsPublished": "version",
     "RoleTransitionRequested": "transition",
     "RoleTransitionCompleted": "cell",
-    "CellRegistered": "cell",
+    "CellRegistered": "cell instance",
     "TimerSet": "timer",
     "EvaluationStarted": "evaluation",
     "RegradeStarted": "regrade",
@@ -104,7 +104,7 @@ _GOES_ON: Mapping[str, tuple[str, ...]] = {
     "RoleTransitionCompleted": ("RoleTransitionRequested transition",),
     "RoleTransitionFailed": ("RoleTransitionRequested transition",),
     "CellRegistered": (),
-    "CellLost": ("CellRegistered cell",),
+    "CellLost": ("CellRegistered cell instance",),
     "TimerFired": ("TimerSet timer",),
     "RegradeCompleted": ("RegradeStarted regrade",),
 }

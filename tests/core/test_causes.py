@@ -9,7 +9,7 @@ from schemas.envelope import Event
 from schemas.rewards import AssessmentRecorded, TreeBuilt
 from schemas.roles import RoleTransitionRequested
 from schemas.training import BatchOpened, Contribution, GradientReduced, ReductionOpened, StreamClosed
-from tests.core.facts import admitted, claimed, completed, enqueued, group_ready, joined, registered, stepped
+from tests.core.facts import admitted, claimed, completed, enqueued, group_ready, joined, lost, registered, stepped
 from tests.core.told import a_run
 from tests.core.world import assigned, launched, rewarded, run_started, terminated
 
@@ -129,6 +129,11 @@ def test_a_later_assessment_that_gives_no_reward_is_not_its_cause() -> None:
 
 def test_the_dispatch_itself_goes_back_to_what_made_it_due() -> None:
     assert [link.kind for link in walked(STORY, "3").back()] == ["GroupDispatched", "RunStarted"]
+
+
+def test_a_loss_goes_back_to_the_process_that_was_lost_and_not_to_the_one_that_took_its_place() -> None:
+    story = [STORY[0], (1, (registered(0, "i0"),)), (1, (registered(0, "i1"),)), (0, (lost(0, "i0"),))]
+    assert [str(link.id) for link in walked(story, "4").back()] == ["4.0", "2.0", "1.0"]
 
 
 def test_what_a_cell_had_heard_is_named_so_and_leads_nowhere_forward() -> None:

@@ -5,7 +5,7 @@ from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTe
 from schemas.envelope import Event
 from schemas.refs import WeightsRef
 from schemas.rewards import GroupReady, Outcome
-from schemas.roles import CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
+from schemas.roles import CellLost, CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
 from schemas.training import (
     BatchOpened,
     Contribution,
@@ -67,6 +67,17 @@ def test_a_cell_is_shown_moving_between_its_roles() -> None:
     assert told(registered).roles == {0: "rollout"}
     assert told(registered, asked).roles == {0: "moving"}
     assert told(registered, asked, done).roles == {0: "train"}
+
+
+def test_a_late_word_about_a_process_that_was_replaced_or_lost_says_nothing_about_its_cell() -> None:
+    former, later = (CellRegistered(cell=0, instance=each, url="http://h", capacity=1, version=0) for each in "fl")
+    asked = RoleTransitionRequested(transition="t1", cell=0, instance="f", to="train")
+    done = RoleTransitionCompleted(transition="t1", cell=0, instance="f", to="train", version=0)
+    lost = CellLost(cell=0, instance="f", reason="silent")
+    for word in (asked, done, lost):
+        assert told(former, later, word).roles == {0: "rollout"}
+    assert told(former, lost, asked, done).roles == {0: "lost"}
+    assert told(former, lost, later).roles == {0: "rollout"}
 
 
 def test_a_step_sums_up_its_groups_and_counts_each_micro_step_once() -> None:

@@ -135,10 +135,11 @@ class Leases:
     def _lost(self, at: At, event: CellLost) -> None:
         if self._cells.get(event.cell, ("",))[0] == event.instance:
             del self._cells[event.cell]
-        self._drop(event.cell)
+            self._drop(event.cell)
 
     def _discarded(self, at: At, event: ContributionDiscarded) -> None:
-        self._drop(event.cell)
+        if self._cells.get(event.cell, ("",))[0] == event.instance:
+            self._drop(event.cell)
 
     def _drop(self, cell: int) -> None:
         self._claims = {key: claim for key, claim in self._claims.items() if claim.cell != cell}

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from gyre.core.routes import Routes
+from gyre.core.routes import evolve as evolve_routes
 from gyre.core.simulation.trace import Measure, MicroStep, Recorded, Trace
 from schemas.dispatch import (
     ExecutionDispatched,
@@ -15,7 +17,13 @@ from schemas.dispatch import (
 )
 from schemas.envelope import Event
 from schemas.rewards import RewardAssigned, RewardUnresolved
-from schemas.roles import CellLost, CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
+from schemas.roles import (
+    CellLost,
+    CellRegistered,
+    RoleTransitionCompleted,
+    RoleTransitionFailed,
+    RoleTransitionRequested,
+)
 from schemas.runs import EvaluationScored, EvaluationStarted
 from schemas.training import (
     BatchOpened,
@@ -49,7 +57,7 @@ class _Execution:
 
 
 class TraceFold:
-    """Takes pairs one by one."""
+    """Takes pairs one by one; what is about an execution or a group that was never dispatched changes nothing."""
 
     def __init__(self) -> None:
         """Nothing yet."""
@@ -77,9 +85,10 @@ class TraceFold:
         self._evaluating = 0.0
         self._said = 0.0
         """The latest commit about a group that is being dispatched."""
-        self._places: dict[int, int] = {}
-        """Serving cell -> its places."""
-        self._capacity: dict[int, int] = {}
+        self._routes = Routes()
+        """Which cells serve, as a proxy has it."""
+        self._instances: dict[int, str] = {}
+        """Cell -> its latest process: what is said late of a former one moves nothing."""
         self._running = 0
         self._loads: list[tuple[float, float]] = []
         self._micro_steps: list[MicroStep] = []
@@ -88,10 +97,11 @@ class TraceFold:
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             **self._of_executions(),
             **self._of_training(),
-            CellRegistered: self._register,
-            CellLost: self._leave,
+            CellRegistered: self._serve,
+            CellLost: self._serve,
             RoleTransitionRequested: self._ask,
             RoleTransitionCompleted: self._arrive,
+            RoleTransitionFailed: self._fail,
             EvaluationStarted: self._evaluate,
             EvaluationScored: self._evaluated,
         }
@@ -152,7 +162,7 @@ class TraceFold:
 
     def _load(self, change: int = 0) -> None:
         self._running += change
-        places = sum(self._places.values())
+        places = sum(cell.capacity for cell in self._routes.cells.values() if cell.serving)
         self._loads.append((self._now, self._running / places if places else 1.0))
 
     def _group(self, event: GroupDispatched) -> None:
@@ -160,35 +170,39 @@ class TraceFold:
         self._said = self._now
 
     def _dispatch(self, event: ExecutionDispatched) -> None:
-        self._executions[event.execution] = _Execution(self._groups[event.group], event.index)
+        if (group := self._groups.get(event.group)) is None:
+            return
+        self._executions[event.execution] = _Execution(group, event.index)
         self._took("commit", self._now - self._said)  # it was due as soon as the one before was said
         self._said = self._now
 
     def _grant(self, event: LaunchGranted) -> None:
         self._begin()
-        self._executions[event.execution].granted = self._now
+        if (execution := self._executions.get(event.execution)) is not None:
+            execution.granted = self._now
 
     def _launch(self, event: ExecutionLaunched) -> None:
-        execution = self._executions[event.execution]
-        execution.launched = self._now
-        self._took("launch", self._now - execution.granted)
-        self._load(1)
+        if (execution := self._executions.get(event.execution)) is not None:
+            execution.launched = self._now
+            self._took("launch", self._now - execution.granted)
+            self._load(1)
 
     def _end(self, event: ExecutionTerminated) -> None:
-        execution = self._executions[event.execution]
-        if execution.ended < 0.0:
+        execution = self._executions.get(event.execution)
+        if execution is not None and execution.ended < 0.0:
             execution.ended = self._now
             self._load(-1)
 
     def _score(self, event: RewardAssigned | RewardUnresolved) -> None:
-        execution = self._executions[event.execution]
-        execution.scored = self._scored[execution.group] = self._now
+        if (execution := self._executions.get(event.execution)) is not None:
+            execution.scored = self._scored[execution.group] = self._now
 
     def _admit(self, event: TrajectoriesAdmitted) -> None:
         self._admitted[event.group] = self._now
 
     def _assign(self, event: GroupAssigned) -> None:
-        scored, admitted = self._scored.get(self._groups[event.group]), self._admitted.pop(event.group, None)
+        scored = self._scored.get(self._groups.get(event.group, -1))
+        admitted = self._admitted.pop(event.group, None)
         if scored is not None and admitted is not None:
             self._took("admission", admitted - scored)
 
@@ -196,7 +210,8 @@ class TraceFold:
         self._sizes, self._queued, self._claimed, self._free = {}, {}, {}, {}
 
     def _enqueue(self, event: MicroStepEnqueued) -> None:
-        execution = self._executions.get(event.rows[0].segments[0].execution)
+        first = next((segment.execution for row in event.rows for segment in row.segments), "")
+        execution = self._executions.get(first)
         self._sizes[event.micro_step] = event.tokens
         self._queued[event.micro_step] = self._now
         if execution is not None:
@@ -228,26 +243,24 @@ class TraceFold:
     def _publish(self, _: WeightsPublished) -> None:
         self._took("publication", self._now - self._home)
 
-    def _register(self, event: CellRegistered) -> None:
-        self._capacity[event.cell] = self._places[event.cell] = event.capacity
-        self._load()
-
-    def _leave(self, event: CellLost) -> None:
-        self._places.pop(event.cell, None)
+    def _serve(self, event: Event) -> None:
+        self._routes = evolve_routes(self._routes, event)
         self._load()
 
     def _ask(self, event: RoleTransitionRequested) -> None:
         self._asked[event.transition] = self._now
-        self._places.pop(event.cell, None)
-        self._load()
+        self._serve(event)
 
     def _arrive(self, event: RoleTransitionCompleted) -> None:
         asked = self._asked.pop(event.transition, self._now)
         self._took("to_train" if event.to == "train" else "to_rollout", self._now - asked)
         if event.to == "rollout":
             self._home = self._now
-            self._places[event.cell] = self._capacity.get(event.cell, 1)
-            self._load()
+        self._serve(event)
+
+    def _fail(self, event: RoleTransitionFailed) -> None:
+        self._asked.pop(event.transition, None)
+        self._serve(event)
 
     def _evaluate(self, _: EvaluationStarted) -> None:
         self._begin()

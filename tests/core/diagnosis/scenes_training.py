@@ -77,9 +77,10 @@ def unheard_cell() -> Pair:
 
 
 def held() -> Pair:
-    """The longest took 2 s; held for 21 s by a cell that lives, or that has discarded it with its life."""
+    """The longest took 2 s; held for 21 s by a cell that lives, whoever it was before, or lost with its holder."""
     told = CELLS + at(1, claimed(1, 0, 1)) + at(3, completed(1)) + at(4, claimed(1, 1, 1))
-    return Scene(told, after=21), Scene(told + at(5, lost(1, "b"), registered(1, "c")), after=60)
+    late = at(5, lost(1, "former"))
+    return Scene(told + late, after=21), Scene(told + at(5, lost(1, "b"), registered(1, "c")), after=60)
 
 
 def starving() -> Pair:

@@ -12,6 +12,7 @@ from gyre.core.simulation.workload import Durations, Sampled
 from gyre.core.simulation.world import simulate
 from schemas.dispatch import ExecutionTerminated
 from schemas.envelope import Event
+from schemas.roles import CellLost
 from schemas.training import MicroStepCompleted, Passage
 from tests.core.simulation.small import Fixed, plan, told
 
@@ -52,6 +53,14 @@ def test_a_micro_step_in_a_pipeline_takes_what_its_completion_says() -> None:
 
     found = trace([(seconds, filled(event)) for seconds, event in log.pairs])
     assert found.step_cost(found.updates[-1]) == (0.0, pytest.approx(0.2))
+
+
+def test_the_late_loss_of_a_process_that_was_replaced_takes_no_places() -> None:
+    setting = Setting(plan(steps=6, groups=4, executions=3), capacity=8, timings=TIMINGS)
+    _, log = told(setting, sampled(setting, 1))
+    late = CellLost(cell=0, instance="former", reason="silent")
+    doubled = [pair for seconds, event in log.pairs for pair in ((seconds, event), (seconds, late))]
+    assert trace(doubled) == trace(log.pairs)
 
 
 def test_what_happened_after_the_calibrated_part_is_not_looked_at() -> None:
