@@ -87,8 +87,6 @@ class TraceFold:
         """The latest commit about a group that is being dispatched."""
         self._routes = Routes()
         """Which cells serve, as a proxy has it."""
-        self._instances: dict[int, str] = {}
-        """Cell -> its latest process: what is said late of a former one moves nothing."""
         self._running = 0
         self._loads: list[tuple[float, float]] = []
         self._micro_steps: list[MicroStep] = []
@@ -244,8 +242,10 @@ class TraceFold:
         self._took("publication", self._now - self._home)
 
     def _serve(self, event: Event) -> None:
-        self._routes = evolve_routes(self._routes, event)
-        self._load()
+        routes = evolve_routes(self._routes, event)
+        if routes is not self._routes:  # a late word about a process that was replaced moves nothing
+            self._routes = routes
+            self._load()
 
     def _ask(self, event: RoleTransitionRequested) -> None:
         self._asked[event.transition] = self._now
