@@ -167,6 +167,30 @@ PRINTS = """
 CLOSES_THE_PIPE = (
     "import os\nfor number in range(3, 64):\n    try:\n        os.close(number)\n    except OSError: pass\n"
 )
+MULTIPLIES = """
+    import __main__
+    kind = __main__.Outcomes
+    def also(told, outcome):
+        def more(self, test, *rest):
+            told(self, test, *rest)
+            for other in ("OneTest", "TwoTest"):
+                self._say(f"{self._file}::{other}::{test._testMethodName}", outcome)
+                self._say(f"{self._file}::{other}::{test._testMethodName}_too", outcome)
+        return more
+    kind.addSuccess = also(kind.addSuccess, "passed")
+    kind._failed = also(kind._failed, "failed")
+    """
+MULTIPLIES_IN_PYTEST = """
+    import __main__, gc
+    plugin = next(each for each in gc.get_objects() if type(each) is __main__.Plugin)
+    say = plugin._say
+    def more(name, outcome):
+        say(name, outcome)
+        for number in range(5):
+            say(f"{name}[{number}]", outcome)
+            say(f"{name}[more-{number}]", outcome)
+    plugin._say = more
+    """
 ATTACKS = {
     "walks up the frames to the speaker": FRAMES,
     "finds the speaker by the collector of garbage": COLLECTED,
@@ -275,6 +299,20 @@ def test_honest_work_earns_all_of_it_beside_them(tmp_path: Path, graded: Graded)
 def test_honest_work_earns_all_of_it_in_pytest(tmp_path: Path, graded: Graded) -> None:
     task = brought(tmp_path, PYTESTS, 3, "pytest")
     assert graded(task, leaving("def a(): return 1\ndef b(x): return x\n", "")) == 1.0
+
+
+ONE_RIGHT = "def a(*_): return 1\ndef b(*_): return 0\nc = b\n"
+
+
+def test_a_test_that_passes_counts_once_however_often_it_is_said(tmp_path: Path, graded: Graded) -> None:
+    task = brought(tmp_path, TESTS, 3, "python3 -m unittest")
+    assert graded(task, leaving(MULTIPLIES, ONE_RIGHT)) == pytest.approx(1 / 3, abs=1e-6)
+
+
+@pytest.mark.usefixtures("python_with_pytest")
+def test_a_test_that_passes_in_pytest_counts_once(tmp_path: Path, graded: Graded) -> None:
+    task = brought(tmp_path, PYTESTS, 3, "pytest")
+    assert graded(task, leaving(MULTIPLIES_IN_PYTEST, ONE_RIGHT)) == pytest.approx(1 / 3, abs=1e-6)
 
 
 def test_a_package_that_has_the_name_of_a_test_is_not_run_in_its_place(tmp_path: Path, graded: Graded) -> None:

@@ -1,16 +1,18 @@
 """Grades the workspace (the current directory) by tests that the agent never saw: `python3 -I grade.py`.
 
 Beside this file lie `expected.json` (which tests count, and how), `lay/` (files laid over the work before the tests
-run), `run_tests.py`, `twins.py`, `files.py` and `children.py`. What the agent wrote is taken for hostile:
+run), `run_tests.py`, `twins.py`, `certain.py`, `files.py` and `children.py`. What the agent wrote is taken for hostile:
 
 - the tests run in a copy of the workspace in which the hidden tests' own files replace whatever had their names;
 - files that Python or a test runner would run by themselves (sitecustomize.py, *.pth, conftest.py, pytest.ini, ...)
   are removed, unless they are the task's own; Python runs isolated, without plug-ins;
-- only named tests count, and one that is not reported has failed;
+- only named tests count, and one that is not reported has failed; where only their number is known, no test counts more
+  often than its file has it (`certain.py`);
 - results come by a pipe, each line marked with a word that is drawn anew and told before any of the agent's code runs;
 - two tests that must fail run among them: where one passes or is missing, nothing of that run counts;
-- every test has a twin that asks for something else (`twins.py`), run in another copy of the work, before or after: a
-  test that passes together with its twin proves nothing and does not count;
+- every test has a twin that asks for something else (`twins.py`) and runs in another copy of the work: a test that
+  passes together with its twin proves nothing and does not count. Which of the two copies has the test and which its
+  twin is drawn, where it can be for each test by itself: work that passes all of one copy has not guessed all of them;
 - all that the tests started is killed before the reward is written;
 - what cannot be done once the work was let in counts against it, and is no verdict before: it cannot be left out by
   making its grader fail.
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 sys.dont_write_bytecode = True  # the tests' folder stays as it is
 sys.path.insert(0, str(HERE))
+certain: Any = importlib.import_module("certain")
 children: Any = importlib.import_module("children")
 files: Any = importlib.import_module("files")
 twins: Any = importlib.import_module("twins")
@@ -77,20 +80,16 @@ def graded(wanted: dict[str, Any]) -> tuple[float, str]:
     children.prepare()
     laid = Laid(wanted)
     root = Path(tempfile.mkdtemp(prefix="graded-"))
-    found: dict[bool, tuple[dict[str, str], list[str]]] = {False: ({}, []), True: ({}, [])}
-    order = [False, True] if laid.twins else [False]
-    secrets.SystemRandom().shuffle(order)  # so that being first or second tells the work nothing
     try:
         runs = Runs(wanted, root, laid)
-        for twin in order:
-            found[twin] = runs.all(twin=twin)
+        found = [runs.all(number) for number in range(laid.runs)]
     finally:
         children.kill_descendants()
         files.discard(root)
-    passed, skipped, unfounded = laid.proven(found[False][0], found[True][0])
-    score, said = judged(wanted, passed, skipped)
+    passed, skipped, unfounded = laid.proven([outcomes for outcomes, _ in found])
+    score, said = judged(wanted, passed, skipped, laid.sure)
     notes = [f"{unfounded} more passed whatever they asked for, so they don't count"] if unfounded else []
-    return score, "; ".join([said, *notes, *found[False][1]])
+    return score, "; ".join([said, *notes, *dict.fromkeys(each for _, remarks in found for each in remarks)])
 
 
 class Laid:
@@ -102,44 +101,77 @@ class Laid:
         self.files = set(wanted["files"])
         self.named = {*wanted["must_pass"], *wanted["keep_passing"]}
         self.twins: dict[str, Any] = {}
-        self.skips = False
+        self.sure: dict[str, int] = {}
+        """{test: how many results it has for certain} of files whose tests are not named."""
+        self.skips = self._garbled = False
         for path in sorted(self.top.rglob("*.py")):
             name, text = str(path.relative_to(self.top)), path.read_text(encoding="utf-8", errors="replace")
             self.skips = self.skips or "skip" in text.lower()
+            if name in self.files and sys.version_info >= (3, 8):
+                sure = certain.certain(text, wanted["runner"])
+                self.sure.update({f"{name}::{test}": results for test, results in sure.items()})
             if wanted["twins"] and sys.version_info >= (3, 8):
+                self._garbled = self._garbled or "\ufffd" in text
                 self.twins[name] = twins.Twin(text, methods_only=name not in self.files)
+        self.runs = 2 if self.twins else 1
+        self._all = secrets.randbelow(self.runs)
+        self._turned = self._drawn()
 
-    def over(self, work: Path, *, twin: bool) -> None:
-        """Lay them over the work: as they are, or with the tests' twins."""
+    def _drawn(self) -> dict[str, int]:
+        """{function of tests: the run in which its twins are}.
+
+        All in one where a twin may leave behind something else than its test, which others of that run may need.
+        """
+        alike = all(each.leaves_alike for each in self.twins.values()) and not self._garbled
+        names = sorted({name for each in self.twins.values() for name in each.turned})
+        return {name: secrets.randbelow(2) if alike else 1 - self._all for name in names}
+
+    def over(self, work: Path, run: int) -> None:
+        """Lay them over the work: as they are, with the twins that this run has."""
         files.lay_over(self.top, work)
-        for name, made in self.twins.items() if twin else ():
-            (work / name).write_text(made.text, encoding="utf-8")
+        turned = {name for name, where in self._turned.items() if where == run}
+        for name, made in self.twins.items():
+            if made.turned & turned:
+                (work / name).write_text(made.text(turned), encoding="utf-8")
 
-    def proven(self, told: dict[str, str], turned: dict[str, str]) -> tuple[set[str], set[str], int]:
+    def proven(self, runs: list[dict[str, str]]) -> tuple[set[str], set[str], int]:
         """(tests that passed, tests that were skipped, how many more passed as their twins did)."""
-        passed = {name for name, outcome in told.items() if outcome == "passed"}
-        skipped = {name for name, outcome in told.items() if outcome == "skipped" and self.skips}
-        good = {name for name in passed if not self.twins or self._proven(name, turned)}
+        told = {name: self._outcomes(name, runs) for name in {name for outcomes in runs for name in outcomes}}
+        passed = {name for name, (true, _) in told.items() if true == "passed"}
+        skipped = {name for name, (true, _) in told.items() if true == "skipped" and self.skips}
+        good = {name for name in passed if not self.twins or self._proven(name, told[name][1])}
         return good, skipped, len(passed - good)
 
-    def _proven(self, name: str, turned: dict[str, str]) -> bool:
+    def _outcomes(self, name: str, runs: list[dict[str, str]]) -> tuple[str | None, str | None]:
+        """(a test's own outcome, its twin's)."""
+        if not self.twins:
+            return runs[0].get(name), None
+        twin = self._turned.get(self._function(name), 1 - self._all)
+        return runs[1 - twin].get(name), runs[twin].get(name)
+
+    def _function(self, name: str) -> str:
+        """The function that a test is, as far as it is known."""
+        function = name.partition("[")[0].rpartition("::")[2]
+        longer = [each for each in self._turned if function.startswith(f"{each}_")]  # `parameterized` adds to names
+        return function if function in self._turned else max(longer, key=len, default=function)
+
+    def _proven(self, name: str, turned: str | None) -> bool:
         """Whether a test that passed has a twin that did not, or can have none."""
-        file, function = name.partition("::")[0], name.partition("[")[0].rpartition("::")[2]
+        file, function = name.partition("::")[0], self._function(name)
         made = self.twins[file]
         # Tests may be inherited from a file that is no file of tests itself.
         several = [made, *(each for other, each in self.twins.items() if other not in self.files)]
-        known = {each for some in several for each in some.turned}
-        if function not in known and any(function in some.exempt for some in several):
+        if any(function in some.turned for some in several):
+            return turned == "failed"
+        if any(function in some.exempt for some in several):
             return True
-        if any(function == each or function.startswith(f"{each}_") for each in known):  # `parameterized` adds to names
-            return turned.get(name) == "failed"
         return bool(made.makes_more) or name in self.named
 
 
-def judged(wanted: dict[str, Any], passed: set[str], skipped: set[str]) -> tuple[float, str]:
+def judged(wanted: dict[str, Any], passed: set[str], skipped: set[str], sure: dict[str, int]) -> tuple[float, str]:
     """(score in [0, 1], one line): the share of the expected tests that passed, or whether all did."""
     if wanted["count"]:
-        found = min(len(passed), wanted["count"])
+        found = certain.counted(passed, sure, wanted["count"])
         return found / wanted["count"], f"{found} of {wanted['count']} tests pass"
     target, keep = wanted["must_pass"], wanted["keep_passing"]
     solved = sum(name in passed for name in target)
@@ -177,14 +209,14 @@ class Runs:
         self._wanted, self._root, self._laid = wanted, root, laid
         self._source, self._most, self._begun = Path.cwd(), float("inf"), False
 
-    def all(self, *, twin: bool) -> tuple[dict[str, str], list[str]]:
-        """({test: outcome}, remarks) in a copy of the work that is gone afterwards."""
+    def all(self, number: int) -> tuple[dict[str, str], list[str]]:
+        """({test: outcome}, remarks) of one run, in a copy of the work that is gone afterwards."""
         place = self._root / secrets.token_hex(8)
         outcomes: dict[str, str] = {}
         notes: list[str] = []
         try:
             with self._blaming_the_work():
-                self._lay(place / "work", twin=twin)
+                self._lay(place / "work", number)
         except Spoilt as spoilt:
             return {}, [str(spoilt)]
         for file in self._wanted["files"]:
@@ -204,12 +236,12 @@ class Runs:
                 raise
             raise Spoilt(f"the work hindered its tests, so none of it counts: {error}") from error
 
-    def _lay(self, work: Path, *, twin: bool) -> None:
+    def _lay(self, work: Path, number: int) -> None:
         size = files.copy_work(self._source, work, set(self._wanted["guarded"]), self._most)
         self._most = min(self._most, 2 * size + SPARE_BYTES)  # tests that were run may have filled what is copied next
         for name in self._wanted["remove"]:
             files.remove(files.no_further_than_a_link(work, name))
-        self._laid.over(work, twin=twin)
+        self._laid.over(work, number)
 
     def _file(self, place: Path, work: Path, file: str) -> tuple[dict[str, str], str]:
         """({test: outcome}, a remark) of one file of tests."""

@@ -2,8 +2,10 @@
 
 A result that does not hang on what the tests ask for proves nothing, however it came about: functions that check were
 replaced, a value that equals everything, a runner that was talked into it. So the twin's tests ask for something else:
-the literal that a test compares with is another one, a condition is negated. The work cannot tell the two apart unless
-it knows the right answers. Where no assertion is reached for certain, the twin's test fails at its first line.
+the literal that a test compares with is another one, a condition is negated, another exception is expected. The work
+cannot tell the two apart unless it knows the right answers. It is the last assertion that is turned, so that a twin
+leaves behind what its test leaves. Where none is reached for certain, the twin fails at its end, or, where that is not
+reached for certain either, at its first line.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # older Pythons than ours run this
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     Edit = tuple[int, int, str]
     Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -36,6 +38,11 @@ _PAIRS = (
 )
 OPPOSITE = {name: other for pair in _PAIRS for name, other in (pair, pair[::-1])}
 OPPOSITE["assertNotEqual"] = "assertEqual"
+RAISES = ("assertRaises", "assertRaisesMessage", "assertRaisesRegex", "raises")
+UNLIKELY = ("BufferError", "FloatingPointError", "ReferenceError")
+"""Exceptions that hardly any code raises."""
+LEAVES = (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
+"""Behind a statement with one of these nothing is reached for certain."""
 
 
 class Twin:
@@ -47,22 +54,29 @@ class Twin:
         """Names of the functions that were turned."""
         self.exempt: set[str] = set()
         """Names of those that were left as they are."""
+        self.leaves_alike = True
+        """Whether each twin does all that its test does but for failing, as far as its text says."""
         self.makes_more = any(word in text for word in ("load_tests", "pytest_generate_tests", "setattr(", "type("))
         """Whether it makes tests that stand nowhere as functions, which can have no twins."""
         self._body = text.encode()
         self._starts = [0]
         for line in self._body.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
+        self._edits: list[tuple[Edit, str]] = []
         try:
-            edits = sorted(self._edits(ast.parse(text), methods_only), reverse=True)
+            self._edits = sorted(self._found(ast.parse(text), methods_only), reverse=True)
         except SyntaxError:
-            edits, self.makes_more = [], True
-        body = self._body
-        for start, end, new in edits:
-            body = body[:start] + new.encode() + body[end:]
-        self.text = body.decode()
+            self.makes_more = True
 
-    def _edits(self, module: ast.Module, methods_only: bool) -> Iterator[Edit]:
+    def text(self, turned: Container[str]) -> str:
+        """The file with the twins of these functions in their places."""
+        body = self._body
+        for (start, end, new), name in self._edits:
+            if name in turned:
+                body = body[:start] + new.encode() + body[end:]
+        return body.decode()
+
+    def _found(self, module: ast.Module, methods_only: bool) -> Iterator[tuple[Edit, str]]:
         source = self._body.decode()
         all_exempt = "pytestmark" in source and any(word in source for word in EXEMPT)
         for function, owners in _tests(module.body, []):
@@ -74,22 +88,37 @@ class Twin:
                 self.exempt.add(function.name)
             else:
                 self.turned.add(function.name)
-                yield self._edit(function)
+                yield self._edit(function), function.name
 
     def _edit(self, function: Function) -> Edit:
+        last, found = function.body[-1], None
         for statement in function.body:
-            found = self._assertion(statement)
-            if found is not None:
-                return found
-            if any(isinstance(node, (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)) for node in ast.walk(statement)):
-                break  # what follows may never be reached
+            here = self._assertion(statement)
+            found, ends_it = here or found, here is not None and statement is last
+            if any(isinstance(node, LEAVES) for node in ast.walk(statement)):
+                self.leaves_alike = self.leaves_alike and ends_it
+                return found or self._failing_at_once(function)
+        self.leaves_alike = self.leaves_alike and (found is None or ends_it)
+        return found or self._failing_at_its_end(function)
+
+    def _failing_at_its_end(self, function: Function) -> Edit:
+        indent, end = self._before(function.body[0]), self._span(function.body[-1])[1]
+        if indent.strip():  # all of it is on the line of its `def`
+            return self._failing_at_once(function)
+        return end, end, f"\n{indent}raise AssertionError"
+
+    def _failing_at_once(self, function: Function) -> Edit:
         first = function.body[0]
         lines = [first.lineno, *(each.lineno for each in getattr(first, "decorator_list", []))]
         start = self._starts[min(lines) - 1] + first.col_offset
         if hasattr(first, "body"):
-            indent = self._body[self._starts[first.lineno - 1] : self._starts[first.lineno - 1] + first.col_offset]
-            return start, start, "raise AssertionError\n" + indent.decode()
+            return start, start, "raise AssertionError\n" + self._before(first)
         return start, start, "raise AssertionError; "
+
+    def _before(self, statement: ast.stmt) -> str:
+        """What stands before it on its line."""
+        line = self._starts[statement.lineno - 1]
+        return self._body[line : line + statement.col_offset].decode()
 
     def _assertion(self, statement: ast.stmt) -> Edit | None:
         if isinstance(statement, ast.Assert):
@@ -98,15 +127,28 @@ class Twin:
                 return self._unequal(test.left, test.comparators[0])
             start, end = self._span(test)
             return start, end, f"not ({self._source(test)})"
+        if isinstance(statement, ast.With) and len(statement.items) == 1:
+            return self._raising(statement.items[0].context_expr)
         call = statement.value if isinstance(statement, ast.Expr) else None
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             return None
         name, (_, end) = call.func.attr, self._span(call.func)
+        if name in RAISES:
+            return self._raising(call)
         if name in OPPOSITE and isinstance(call.func.value, ast.Name):
             return end - len(name), end, OPPOSITE[name]
         if name not in EQUAL or len(call.args) < 2 or any(isinstance(each, ast.Starred) for each in call.args):  # noqa: PLR2004
             return None
         return self._unequal(call.args[0], call.args[1])
+
+    def _raising(self, call: ast.expr) -> Edit | None:
+        """What expects an exception expects another one."""
+        if not isinstance(call, ast.Call) or not call.args or isinstance(call.args[0], ast.Starred):
+            return None
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        said = self._source(call.args[0])
+        others = [each for each in UNLIKELY if each not in said]
+        return (*self._span(call.args[0]), secrets.choice(others)) if name in RAISES and others else None
 
     def _unequal(self, left: ast.expr, right: ast.expr) -> Edit:
         """Whatever equals what was asked for does not equal what is asked for then."""
@@ -131,7 +173,7 @@ class Twin:
         found = (self._altered(each) for each in reversed(parts))
         return next((each for each in found if each is not None), None)
 
-    def _span(self, node: ast.expr) -> tuple[int, int]:
+    def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         return (
@@ -152,7 +194,8 @@ def _other(value: object) -> object:
     if isinstance(value, int):
         return value + 1 + secrets.randbelow(9)
     if isinstance(value, float):
-        return value + 1.0 + secrets.randbelow(9)
+        more = value + 1.0 + secrets.randbelow(9)
+        return more if more != value else value / 2
     if isinstance(value, str):
         return value + secrets.choice("aeiou")
     if isinstance(value, bytes):
