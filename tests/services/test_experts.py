@@ -8,6 +8,8 @@ import pytest
 from bus.blobs import Blobs
 from gyre.config import Config
 from gyre.errors import ConfigError
+from gyre.trainers.megatron.grid import Grid
+from gyre.trainers.megatron.layout import Layout, complete
 from gyre.trainers.port import MicroStepRefused
 from services.experts import check_experts, reader, replays
 
@@ -50,12 +52,35 @@ def test_experts_are_told_and_taken_again_by_default() -> None:
         ((*CLUSTER, "trainer.pipeline=3"), DENSE, "num_hidden_layers = 2: must be a multiple of the 3"),
         (CLUSTER, MIXTURE | {"mlp_only_layers": [0]}, r"mlp_only_layers = \[0\]"),
         (CLUSTER, DENSE | {"rope_scaling": {"rope_type": "llama3"}}, "rope_type = llama3"),
+        (CLUSTER, DENSE | {"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_type = linear"),
+        (CLUSTER, DENSE | {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters = "),
+        (CLUSTER, DENSE | {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        (CLUSTER, DENSE | {"sliding_window": 512}, "sliding_window = 512"),
+        (CLUSTER, MIXTURE | {"sliding_window": 512, "use_sliding_window": True}, "use_sliding_window = True"),
+        (CLUSTER, DENSE | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types = .'sliding_att"),
+        (CLUSTER, DENSE | {"hidden_act": "gelu"}, "hidden_act = gelu"),
+        (CLUSTER, DENSE | {"attention_bias": True}, "attention_bias = True"),
+        (CLUSTER, DENSE | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        (CLUSTER, DENSE | {"logits_scaling": 8.0}, "logits_scaling = 8.0"),
+        (CLUSTER, DENSE | {"hidden_size": 30}, "config.json: .*hidden size .30. is not a multiple"),
         (CLUSTER, DENSE | {"model_type": "mixtral"}, "model_type = mixtral: .* llama, qwen3, qwen3_moe"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(overrides: tuple[str, ...], model: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         check_experts(config(*overrides), model)
+
+
+def test_what_a_model_leaves_out_is_as_in_transformers() -> None:
+    said = ("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+    dense = Layout.of({name: DENSE[name] for name in said}, Grid())
+    assert (dense.groups, dense.head_dim, dense.tied) == (4, 8, False)
+    qwen = Layout.of({name: DENSE[name] for name in said} | {"model_type": "qwen3"}, Grid())
+    assert (qwen.groups, qwen.head_dim, qwen.tied) == (32, 128, False)
+    mixture = complete(MIXTURE | {"rope_theta": 5e5, "sliding_window": 512})
+    assert mixture["norm_topk_prob"] is False
+    assert mixture["rope_parameters"]["rope_theta"] == 5e5
+    assert complete(mixture) == mixture
 
 
 def test_whoever_says_so_goes_without_replay() -> None:

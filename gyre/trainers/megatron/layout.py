@@ -8,6 +8,7 @@ Tensors that several ranks hold whole are taken from the first; a tied embedding
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ Shard = dict[str, Tensor]
 EMBEDDING, HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 NORM = "decoder.final_layernorm.weight"
 FAMILIES = ("llama", "qwen3", "qwen3_moe")
+_SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+_UNSET = ("attention_bias", "mlp_bias", "use_sliding_window", "mlp_only_layers", *_SOFT_CAPS)
+_ONE = ("logits_scaling", "logit_scale")
 _ALIGNED = 4  # numbers of 4 bytes in the 16 that torch's grouped product wants
 _EMBED, _LM_HEAD, _FINAL = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 
@@ -56,7 +60,7 @@ class Layout:
     @classmethod
     def of(cls, config: Mapping[str, Any], grid: Grid, *, grouped: bool = False) -> "Layout":
         """For a model's `config.json`."""
-        _refuse_others(config)
+        config = complete(config)
         if grouped:
             _refuse_odd(config)
         heads = config["num_attention_heads"]
@@ -241,22 +245,47 @@ def expert_count(config: Mapping[str, Any]) -> int:
     return int(config.get("num_experts") or config.get("num_local_experts") or 0)
 
 
+def complete(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's `config.json` with what it leaves to transformers, which also knows how older versions spell it.
+
+    Raises:
+        LayoutRefused: it is of another model than those that are laid out here, or transformers refuses it.
+    """
+    from transformers import AutoConfig
+
+    _refuse_others(config)
+    try:
+        found: dict[str, Any] = AutoConfig.for_model(**deepcopy(dict(config))).to_dict()
+    except Exception as error:  # whatever a damaged config makes transformers raise
+        raise LayoutRefused(f"config.json: {' '.join(str(error).split())[:200]}; give a complete one") from error
+    return found
+
+
 def _refuse_others(config: Mapping[str, Any]) -> None:
     """What would be another model than the one that is laid out here."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    family = config.get("model_type")
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}  # in the order of transformers
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    by_layer = [name for name, each in rope.items() if isinstance(each, Mapping)]
+    other_layers = sorted(set(config.get("layer_types") or ()) - {"full_attention"})
+    window = config.get("sliding_window") if family == "llama" else None  # a Qwen3 needs use_sliding_window as well
     for field, value, fits in (
-        ("model_type", config["model_type"], config["model_type"] in FAMILIES),
-        ("hidden_act", config.get("hidden_act"), config.get("hidden_act") == "silu"),
-        ("attention_bias", config.get("attention_bias"), not config.get("attention_bias")),
-        ("mlp_bias", config.get("mlp_bias"), not config.get("mlp_bias")),
-        ("rope_type", rope.get("rope_type"), rope.get("rope_type", "default") == "default"),
-        ("use_sliding_window", config.get("use_sliding_window"), not config.get("use_sliding_window")),
+        ("model_type", family, family in FAMILIES),
+        ("hidden_act", config.get("hidden_act"), config.get("hidden_act", "silu") == "silu"),
+        ("rope_type", kind, kind == "default"),
+        ("rope_parameters", by_layer, not by_layer),
+        ("partial_rotary_factor", partial, partial in (None, 1)),
+        ("layer_types", other_layers, not other_layers),
+        ("sliding_window", window, not window),
         ("decoder_sparse_step", config.get("decoder_sparse_step"), config.get("decoder_sparse_step", 1) == 1),
-        ("mlp_only_layers", config.get("mlp_only_layers"), not config.get("mlp_only_layers")),
+        *((name, config.get(name), not config.get(name)) for name in _UNSET),
+        *((name, config.get(name), config.get(name) in (None, 1)) for name in _ONE),
     ):
         if not fits:
-            known = f"{', '.join(FAMILIES)} with silu, default rope, no biases, and experts in every layer or in none"
-            raise LayoutRefused(f"{field} = {value}: laid out over Megatron's ranks are {known}")
+            known = f"{', '.join(FAMILIES)} with silu, default rope over whole heads, full attention, no biases"
+            rule = f"{known}, a plain linear head, and experts in every layer or in none"
+            raise LayoutRefused(f"{field} = {value}: laid out over Megatron's ranks are {rule}")
 
 
 def _refuse_odd(config: Mapping[str, Any]) -> None:

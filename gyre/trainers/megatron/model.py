@@ -24,13 +24,12 @@ def make_stage(config: Mapping[str, Any], layout: Layout, *, first: bool, last: 
     """Random weights until they are loaded; routers can be told which experts to take, layers computed again.
 
     Args:
-        config: the model's `config.json`.
+        config: of the model, complete.
         layout: over how many ranks.
         first: holds the embedding.
         last: holds the head.
         sequence: each rank of a layer norms and routes its part of the tokens only (sequence parallelism).
     """
-    rope = config.get("rope_parameters") or {}
     more: dict[str, Any] = {"sequence_parallel": sequence and layout.tensor > 1}
     if layout.experts:
         more |= _experts(config, layout)
@@ -45,7 +44,7 @@ def make_stage(config: Mapping[str, Any], layout: Layout, *, first: bool, last: 
         parallel_output=True,
         share_embeddings_and_output_weights=layout.tied,
         position_embedding_type="rope",
-        rotary_base=int(rope.get("rope_theta", config.get("rope_theta", 10_000))),
+        rotary_base=config["rope_parameters"]["rope_theta"],
     )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gyre.rl.algorithms.port import Settings
 from gyre.trainers.megatron.grid import Grid
+from gyre.trainers.megatron.layout import Layout
 from gyre.trainers.optimizer import AdamSettings
 from gyre.trainers.ranked import Outcome
 
@@ -19,7 +20,9 @@ class Orders:
     rank: int
     grid: Grid
     config: Mapping[str, Any]
-    """The model's `config.json`."""
+    """Of the model, complete."""
+    layout: Layout
+    """Of that model over that grid."""
     temperature: float
     settings: Settings
     adam: AdamSettings
@@ -28,8 +31,6 @@ class Orders:
     """Of torch.distributed: "nccl" or "gloo"."""
     sequence: bool
     """Whether each rank of a layer norms and routes its part of the tokens only."""
-    grouped: bool
-    """Whether a rank's experts are one grouped product."""
     activation_bytes: int
     """Most that a rank's layers keep for the backward pass, of all rows that it holds."""
     meeting: int

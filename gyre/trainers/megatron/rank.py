@@ -16,7 +16,7 @@ from gyre.trainers.manifest import Manifest, Written
 from gyre.trainers.meeting import meet
 from gyre.trainers.megatron import checkpoint
 from gyre.trainers.megatron.feeding import Experts, Feeding
-from gyre.trainers.megatron.layout import Layout, Shard
+from gyre.trainers.megatron.layout import Shard
 from gyre.trainers.megatron.model import make_stage
 from gyre.trainers.megatron.moments import SharedAdam
 from gyre.trainers.megatron.orders import Orders, Through
@@ -36,7 +36,7 @@ class Rank:
         torch.set_num_threads(orders.threads)
         self._orders = orders
         grid = orders.grid
-        layout = self._layout = Layout.of(orders.config, grid, grouped=orders.grouped)
+        layout = orders.layout
         self._place = grid.place(orders.rank)
         device, backend = _where(orders)
         timeout = timedelta(seconds=orders.timeout_seconds)

@@ -23,7 +23,7 @@ from gyre.trainers.meeting import Meeting
 from gyre.trainers.megatron.checkpoint_folder import check_optimizer, restore_optimizer, save_optimizer
 from gyre.trainers.megatron.grid import Grid
 from gyre.trainers.megatron.in_hand import InHand
-from gyre.trainers.megatron.layout import Layout
+from gyre.trainers.megatron.layout import Layout, complete
 from gyre.trainers.megatron.orders import Orders
 from gyre.trainers.optimizer import AdamSettings
 from gyre.trainers.port import AccumulatorSpoilt, Finished, Saved, TrainerError
@@ -94,7 +94,7 @@ class MegatronTrainer(RankedTrainer):
         ranks: Ranks,
         read_experts: Read | None = None,
     ) -> None:
-        config = json.loads((model / "config.json").read_text())
+        config = complete(json.loads((model / "config.json").read_text()))
         self._layout = Layout.of(config, ranks.grid, grouped=ranks.grouped)
         self._read = read_experts if ranks.replay and self._layout.experts else None
         self._taken = Shape(self._layout.layers, config.get("num_experts_per_tok", 0), self._layout.experts)
@@ -104,6 +104,7 @@ class MegatronTrainer(RankedTrainer):
             rank=0,
             grid=ranks.grid,
             config=config,
+            layout=self._layout,
             temperature=temperature,
             settings=settings,
             adam=replace(adam, clip=math.inf),
@@ -112,7 +113,6 @@ class MegatronTrainer(RankedTrainer):
             threads=ranks.threads,
             timeout_seconds=ranks.timeout_seconds,
             sequence=ranks.tensor > 1 and (ranks.sequence or self._layout.experts > 0),
-            grouped=ranks.grouped,
             activation_bytes=ranks.activation_bytes,
         )
         every = [replace(orders, rank=each) for each in range(ranks.grid.ranks)]
