@@ -79,7 +79,11 @@ def test_a_twin_fails_where_its_test_passes(body: str) -> None:
     assert (twin.turned, twin.exempt) == ({"test_it"}, set())
 
 
-@given(st.recursive(st.integers() | st.text() | st.booleans() | st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.binary(), st.lists, max_leaves=5))
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+SINGLE = st.integers() | st.text() | st.booleans() | st.none() | st.binary() | FLOATS
+
+
+@given(st.recursive(SINGLE, st.lists, max_leaves=5))
 def test_any_literal_that_is_asked_for_is_another_one_in_the_twin(value: object) -> None:
     text = (
         f"class It(unittest.TestCase):\n    def test_it(self):\n        x = {value!r}\n        assert x == {value!r}\n"
