@@ -21,7 +21,7 @@ from typing import Any
 
 from gyre.config_containers import KubernetesSection
 from gyre.sandboxes import owners
-from gyre.sandboxes.kubernetes_api import Api, Closed, NoPod, Outdated
+from gyre.sandboxes.kubernetes_api import Api, Closed, Later, NoPod, Outdated, Taken
 from gyre.sandboxes.kubernetes_spec import COMPONENT, CONTAINER, OWNER, SANDBOX, Body, host_of
 from gyre.sandboxes.owners import Reaper
 from gyre.sandboxes.port import Command, Ended, Ending, Limits, SandboxError, started, starting
@@ -72,15 +72,13 @@ class KubernetesSandbox:
     async def run(self, command: Command, stop: asyncio.Event | None = None) -> Ended:
         """See `Sandbox`."""
         began = time.monotonic()
-        await self._reaper.begin()
         user, group = (int(each) for each in self._chosen.user.split(":"))
         name = f"gyre-{self._owner.name}-{next(self._numbers)}"
         with starting(command.arguments[0]):
             await asyncio.to_thread(furnish, command.box, user, group)
-            pod = await self._pod(command, name)
         self._live.add(name)
         try:
-            return await self._run(await self._api.create(pod), command, stop, began)
+            return await self._run(await self._made(command, name, stop), command, stop, began)
         finally:
             self._live.discard(name)
             try:
@@ -113,6 +111,28 @@ class KubernetesSandbox:
 
     async def _all(self) -> list[dict[str, Any]]:
         return await self._api.labelled(f"{COMPONENT}={SANDBOX}")
+
+    async def _made(self, command: Command, name: str, stop: asyncio.Event | None) -> dict[str, Any]:
+        """Have its pod made; a proxy or an API server that moves, or a quota that is used up, costs no execution."""
+        until = time.monotonic() + self._chosen.schedule_seconds
+        for pause in itertools.chain(_AGAIN_PAUSES, itertools.repeat(_AGAIN_PAUSES[-1])):
+            try:
+                with starting(command.arguments[0]):
+                    return await self._asked(command, name)
+            except Later as error:
+                if time.monotonic() + pause > until or (stop is not None and stop.is_set()):
+                    raise
+                LOG.warning("pod %s: cannot be made: %s; asking again", name, error)
+                await _paused(pause, stop)
+        raise AssertionError("there is always another pause")
+
+    async def _asked(self, command: Command, name: str) -> dict[str, Any]:
+        await self._reaper.begin()
+        pod = await self._pod(command, name)
+        try:
+            return await self._api.create(pod)
+        except Taken:  # no one else uses this name: it was made, and the answer was lost
+            return await self._api.get(name)
 
     async def _pod(self, command: Command, name: str) -> dict[str, Any]:
         image = command.image or self._image
@@ -259,13 +279,19 @@ def _ending_of(pod: Mapping[str, Any]) -> tuple[Ending, int | None]:
     return _ENDINGS.get(why, "exited"), 128 - code if code in _SIGNALS else code
 
 
+async def _paused(seconds: float, stop: asyncio.Event | None) -> None:
+    """Wait, unless it is to stop."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for((stop or asyncio.Event()).wait(), seconds)
+
+
 async def _hosts(reach: str) -> dict[str, str]:
-    """Address -> name of what is reached, so that a pod needs no name server."""
+    """Address -> name of what is reached, so that a pod needs no name server. Raises `Later`."""
     host = host_of(reach)
     if not host:
         return {}
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise SandboxError(f"{reach}: its host is not known here: {error}") from error
+        raise Later(f"{reach}: its host is not known here: {error}") from error
     return {str(each[4][0]): host for each in found if str(each[4][0]) != host}

@@ -18,9 +18,11 @@ from gyre.sandboxes.port import SandboxError
 
 _CALL_SECONDS = 60.0
 _WATCH_SECONDS = 300
-_NOT_FOUND, _GONE, _OK = 404, 410, 400
+_OK, _FORBIDDEN, _NOT_FOUND, _CONFLICT, _GONE, _TOO_MANY, _SERVERS_OWN = 400, 403, 404, 409, 410, 429, 500
 _LINE_BYTES = 1 << 22  # a pod with its whole status
 _PIECE_BYTES = 1 << 16
+_HANG_UPS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
+_DISTRUST = (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError)
 
 
 class NoPod(SandboxError):
@@ -35,6 +37,14 @@ class Outdated(SandboxError):
     """The server has forgotten what happened since: ask for what is."""
 
 
+class Taken(SandboxError):
+    """There is a pod of that name."""
+
+
+class Later(SandboxError):
+    """Not now, though nothing is wrong with what was asked: the same may be well a moment later."""
+
+
 class Api:
     """Pods of one namespace; `close` it."""
 
@@ -47,7 +57,7 @@ class Api:
         self._closed = False
 
     async def create(self, pod: Mapping[str, Any]) -> dict[str, Any]:
-        """Make a pod; as it is then."""
+        """Make a pod; as it is then. Raises `Taken`, `Later`: that one may have been made nevertheless."""
         return await self._call("POST", self._pods, body=pod)
 
     async def get(self, name: str) -> dict[str, Any]:
@@ -124,9 +134,10 @@ class Api:
                 await _well(answer)
                 yield answer
         except TimeoutError as error:
-            raise SandboxError(f"kubernetes: {self._base} does not answer") from error
+            raise Later(f"kubernetes: {self._base} does not answer") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise SandboxError(f"kubernetes: {self._base} cannot be asked: {error}") from error
+            kind = Later if isinstance(error, _HANG_UPS) and not isinstance(error, _DISTRUST) else SandboxError
+            raise kind(f"kubernetes: {self._base} cannot be asked: {error}") from error
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -149,11 +160,22 @@ async def _well(answer: aiohttp.ClientResponse) -> None:
         return
     said = await answer.read()
     try:
-        words = _words(json.loads(said))
-    except ValueError:
-        words = said.decode(errors="replace").strip() or f"status {answer.status}"
-    kind = {_NOT_FOUND: NoPod, _GONE: Outdated}.get(answer.status, SandboxError)
-    raise kind(f"kubernetes: {' '.join(words.split())}")
+        told = json.loads(said)
+        words = _words(told)
+    except (ValueError, AttributeError):
+        told, words = {}, said.decode(errors="replace").strip() or f"status {answer.status}"
+    raise _kind(answer.status, told)(f"kubernetes: {' '.join(words.split())}")
+
+
+def _kind(code: int, status: Mapping[str, Any]) -> type[SandboxError]:
+    """What a refusal means. A quota frees itself as other pods end; two that count in it at once collide (409)."""
+    if code == _CONFLICT:
+        return Taken if status.get("reason") == "AlreadyExists" else Later
+    if code == _FORBIDDEN and "exceeded quota" in _words(status):
+        return Later
+    if code == _TOO_MANY or code >= _SERVERS_OWN:
+        return Later
+    return {_NOT_FOUND: NoPod, _GONE: Outdated}.get(code, SandboxError)
 
 
 def _words(status: Mapping[str, Any]) -> str:

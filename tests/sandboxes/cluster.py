@@ -89,6 +89,10 @@ class Cluster:
         """Images whose pods make room for others before they start."""
         self.deaf = 0
         """Deletions to answer with an error."""
+        self.refusals: list[tuple[int, str, str]] = []
+        """Creations to refuse: status, reason and words of each."""
+        self.hang_ups = 0
+        """Creations that are done, and then not answered."""
         self.cut = 0
         """Watches to end before they say anything."""
         self.forgotten = 0
@@ -107,6 +111,8 @@ class Cluster:
 
     async def create(self, request: web.Request) -> web.Response:
         pod = await request.json()
+        if self.refusals:
+            return refused(*self.refusals.pop(0))
         if why := trouble(pod):
             return refused(422, "Invalid", f"Pod is invalid: {why}")
         name = pod["metadata"]["name"]
@@ -120,6 +126,9 @@ class Cluster:
         answer = web.json_response(pod, status=201)
         task = asyncio.create_task(self._node(run))
         self._tasks.add(task)
+        if self.hang_ups and request.transport is not None:
+            self.hang_ups -= 1
+            request.transport.close()
         return answer
 
     async def one(self, request: web.Request) -> web.Response:

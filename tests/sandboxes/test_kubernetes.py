@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,78 @@ async def test_a_server_that_does_not_know_us_is_quoted(tmp_path: Path, cluster:
     with pytest.raises(SandboxError, match="kubernetes: Unauthorized"):
         await sandbox.run(shell(tmp_path / "e", "true"))
     await sandbox.close()
+
+
+QUOTA = 'pods "gyre-1" is forbidden: exceeded quota: sandboxes, requested: pods=1, used: pods=2000, limited: pods=2000'
+AWAY = [
+    (503, "ServiceUnavailable", "the API server is being replaced"),
+    (429, "TooManyRequests", "too many requests, please try again later"),
+    (403, "Forbidden", QUOTA),
+    (409, "Conflict", 'Operation cannot be fulfilled on resourcequotas "sandboxes": the object has been modified'),
+]
+
+
+@pytest.mark.parametrize("said", AWAY, ids=lambda said: str(said[0]))
+async def test_a_pod_that_cannot_be_made_just_now_is_asked_for_again(
+    tmp_path: Path, cluster: Cluster, sandbox: KubernetesSandbox, said: tuple[int, str, str]
+) -> None:
+    cluster.refusals = [said]
+    ended = await sandbox.run(shell(tmp_path / "e", "echo well"))
+    assert (ended.exit_code, ended.last_line, len(cluster.made)) == (0, "well", 1)
+
+
+async def test_a_pod_that_was_made_and_not_confirmed_is_the_one_that_is_followed(
+    tmp_path: Path, cluster: Cluster, sandbox: KubernetesSandbox
+) -> None:
+    cluster.hang_ups = 1
+    ended = await sandbox.run(shell(tmp_path / "e", "echo well"))
+    assert (ended.exit_code, ended.last_line, len(cluster.made)) == (0, "well", 1)
+    assert cluster.runs == {}
+
+
+async def test_a_proxy_that_moves_is_waited_for(
+    tmp_path: Path, cluster: Cluster, sandbox: KubernetesSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    known = socket.getaddrinfo
+
+    def names(host: str, *more: Any, **other: Any) -> Any:
+        if host != "proxy.gyre.svc":
+            return known(host, *more, **other)
+        asked.append(host)
+        if len(asked) == 1:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return known("10.0.0.7", *more, **other)
+
+    monkeypatch.setattr(socket, "getaddrinfo", names)
+    ended = await sandbox.run(shell(tmp_path / "e", "echo well", reach="http://proxy.gyre.svc:8000"))
+    assert (ended.exit_code, ended.last_line) == (0, "well")
+    (pod,) = cluster.made
+    assert pod["spec"]["hostAliases"] == [{"ip": "10.0.0.7", "hostnames": ["proxy.gyre.svc"]}]
+
+
+async def test_a_refusal_that_no_wait_mends_and_one_that_lasts_are_reasons(tmp_path: Path, cluster: Cluster) -> None:
+    sandbox = KubernetesSandbox(chosen(cluster, tmp_path, schedule_seconds=1), "agents:1", LIMITS)
+    cluster.refusals = [(403, "Forbidden", "pods is forbidden: User cannot create resource")]
+    with pytest.raises(SandboxError, match="User cannot create resource"):
+        await sandbox.run(shell(tmp_path / "e", "true"))
+    assert cluster.refusals == []  # it was asked once
+    cluster.refusals = [AWAY[0]] * 9
+    with pytest.raises(SandboxError, match="the API server is being replaced"):
+        await sandbox.run(shell(tmp_path / "e", "true"))
+    assert len(cluster.refusals) < 8  # and this one again
+    await sandbox.close()
+
+
+async def test_a_stop_is_not_kept_waiting_by_a_server_that_is_away(
+    tmp_path: Path, cluster: Cluster, sandbox: KubernetesSandbox
+) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    cluster.refusals = [AWAY[0]] * 9
+    with pytest.raises(SandboxError, match="the API server is being replaced"):
+        await sandbox.run(shell(tmp_path / "e", "true"), stop)
+    assert len(cluster.refusals) == 8
 
 
 async def test_a_watch_that_ends_or_forgets_misses_nothing(
