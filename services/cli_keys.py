@@ -11,7 +11,9 @@ from services.cli_errors import Errors
 def keys(
     folder: Annotated[Path, typer.Argument(help="Folder to write to: one folder a service.")],
     run: Annotated[str, typer.Option(help="Name of the run that the users of its NATS server may work in.")],
-    renew: Annotated[bool, typer.Option("--renew", help="Also those that are there.")] = False,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Also those that are there, but for the one that servers share.")
+    ] = False,
     server: Annotated[
         list[str] | None,
         typer.Option(metavar="HOST[:PORT]", help="Each NATS server of a cluster, as the others reach it; repeatable."),

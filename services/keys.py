@@ -14,6 +14,7 @@ import orjson
 from bus import users
 from bus.credentials import PASSWORD, USER
 from bus.private import write_private
+from gyre.errors import GyreError
 
 WAREHOUSE = "GYRE_WAREHOUSE"
 TOKEN = "GYRE_DASHBOARD_TOKEN"  # noqa: S105 - a name
@@ -42,7 +43,7 @@ write_deadline: 10s
 jetstream {{
   store_dir: /data
   max_mem: 256MB
-  max_file: 1TB
+  max_file: 16TB  # more than any logs reserve: bus.max_bytes bounds each of them, the disk both
   sync_interval: always
 }}
 """
@@ -57,23 +58,35 @@ NAME = "NATS_NAME"
 """Variable that tells each server of a cluster its own name."""
 
 
+class KeysError(GyreError):
+    """Keys that would not fit the servers that there are: say which these are."""
+
+
 def write_keys(folder: Path, run: str, renew: bool = False, servers: Sequence[str] = ()) -> None:
     """Write them; secrets that are there stay, unless all are to be renewed.
+
+    The servers' own among each other stays even then: one that starts with another is refused by those that run, and
+    they are replaced one by one.
 
     Args:
         folder: one folder a service is made in it.
         run: the only one in which the users may work.
-        renew: draw all anew.
+        renew: draw all anew but that one.
         servers: host or host:port of each NATS server of a cluster, as they reach each other; none: one by itself.
     Raises:
+        KeysError: the folder has the keys of a cluster, and no servers are named.
         OSError: the folder cannot be written.
     """
+    routes = folder / "routes"
+    if routes.exists() and not servers:
+        rule = "name its servers again (--server HOST for each of them)"
+        raise KeysError(f"{folder}: has the keys of a cluster; {rule}, or remove {routes} for one server by itself")
     keep = _renewed if renew else _kept
     for user in users.USERS:
         _write(folder / user / USER, user)
         keep(folder / user / PASSWORD)
     authorization = users.authorization(run, lambda user: _quoted((folder / user / PASSWORD).read_text()))
-    cluster = _cluster(servers, keep(folder / "routes" / "password")) if servers else ""
+    cluster = _cluster(servers, _kept(routes / "password")) if servers else ""
     name = f"${NAME}" if servers else "gyre"
     _write(folder / "nats" / "nats.conf", _SERVER.format(name=name) + cluster + authorization)
     warehouse = keep(folder / "warehouse" / "password")

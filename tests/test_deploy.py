@@ -3,6 +3,7 @@
 No cluster is asked: nothing here says that it runs.
 """
 
+import base64
 import re
 import shutil
 import subprocess
@@ -279,6 +280,66 @@ def test_only_who_runs_executions_may_make_their_pods(overlay: str, rendered: di
     who = {name for name, _, spec in pods(things) if spec.get("serviceAccountName") == "sandboxes"}
     assert who == {"runner", "examiner", "evaluator"}
     assert all(spec["automountServiceAccountToken"] == (name in who) for name, _, spec in pods(things))
+
+
+def bytes_of(size: str) -> int:
+    """Of a claim or a server's configuration, whose TB is 2 ** 40."""
+    number, unit = re.fullmatch(r"(\d+)(\w+)", size).groups()  # type: ignore[union-attr]
+    return int(number) << {"Gi": 30, "Ti": 40, "TB": 40}[unit]
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_both_logs_fit_what_a_server_may_keep_and_its_claim(overlay: str, rendered: dict[str, list[Thing]]) -> None:
+    things = rendered[overlay]
+    (text,) = [each["data"]["run.toml"] for each in of(things, "ConfigMap") if "run.toml" in each["data"]]
+    logs = 2 * Config.of(tomllib.loads(text)).bus.max_bytes
+    servers = next(each for each in of(things, "StatefulSet") if each["metadata"]["name"] == "nats")
+    (claim,) = servers["spec"]["volumeClaimTemplates"]
+    (secret,) = [each for each in of(things, "Secret") if each["metadata"]["name"].startswith("keys-nats")]
+    most = re.search(r"max_file: (\w+)", base64.b64decode(secret["data"]["nats.conf"]).decode())
+    assert most
+    claimed = bytes_of(claim["spec"]["resources"]["requests"]["storage"])
+    assert logs * 6 // 5 <= claimed <= bytes_of(most[1])
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_agents_are_told_an_address_that_outlives_the_proxys_pod(
+    overlay: str, rendered: dict[str, list[Thing]]
+) -> None:
+    (service,) = [each["spec"] for each in of(rendered[overlay], "Service") if each["metadata"]["name"] == "proxy"]
+    assert "clusterIP" not in service  # the cluster gives it one, which stays
+    assert service["publishNotReadyAddresses"] is True
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_server_is_started_once_it_has_what_the_others_have(overlay: str, rendered: dict[str, list[Thing]]) -> None:
+    (spec,) = [spec for name, _, spec in pods(rendered[overlay]) if name == "nats"]
+    probe = spec["containers"][0]["startupProbe"]
+    assert probe["httpGet"]["path"] == "/healthz"  # of all its streams, not of the process alone
+    assert probe["failureThreshold"] * probe.get("periodSeconds", 10) >= 3600
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_no_service_is_moved_before_somebody_says_so(overlay: str, rendered: dict[str, list[Thing]]) -> None:
+    things = rendered[overlay]
+    budgets = [each["spec"] for each in of(things, "PodDisruptionBudget")]
+    for each in of(things, "Deployment"):
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert [one["maxUnavailable"] for one in budgets if matches(one["selector"], labels)] == [0]
+
+
+@rendering
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_launcher_has_the_time_that_writing_a_large_model_takes(
+    overlay: str, rendered: dict[str, list[Thing]]
+) -> None:
+    (spec,) = [spec for name, _, spec in pods(rendered[overlay]) if name == "launcher"]
+    probe = spec["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 4 * 3600
 
 
 def told_by(folder: Path, node: int, *words: str) -> tuple[list[str], dict[str, str]]:

@@ -115,3 +115,11 @@ def test_only_who_runs_executions_in_containers_holds_the_engines_socket() -> No
     assert config.sandbox.docker.mounts["/runs"] == found["volumes"]["runs"]["name"]
     assert config.sandbox.image == found["services"]["runner"]["image"]
     assert config.cells.count == found["services"]["cell"]["scale"]
+
+
+def test_an_upgrade_lets_the_server_know_what_the_new_version_may_do() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    (script,) = re.findall(r"^```sh compose=upgrade\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    words = [line.removeprefix("docker compose ").split()[0] for line in script.splitlines()]
+    assert words == ["build", "run", "restart", "up"]
+    assert script.splitlines()[1:3] == ["docker compose run --rm -T keys", "docker compose restart nats"]

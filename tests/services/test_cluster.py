@@ -5,11 +5,12 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from bus import streams, subjects
@@ -33,7 +34,31 @@ class Cluster:
 
     url: str
     folder: Path
+    ports: dict[str, tuple[int, int, int]]
+    """Of each server: for clients, for the others, for those who look."""
+    stack: ExitStack
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> Path:
+        return self.folder / "keys"
+
+    def write_keys(self, renew: bool = False) -> None:
+        write_keys(self.keys, "demo", renew, [f"{HOST}:{route}" for _, route, _ in self.ports.values()])
+
+    def start(self, name: str) -> None:
+        place = server(name, self.keys / "nats/nats.conf", self.ports[name], self.folder)
+        self.processes[name] = self.stack.enter_context(place)
+
+    async def healthy(self, name: str) -> None:
+        """Wait until a server says what its start is probed for: in the cluster, with what the others have."""
+        async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession() as session:
+            while True:
+                with suppress(aiohttp.ClientConnectionError):
+                    async with session.get(f"http://{HOST}:{self.ports[name][2]}/healthz") as answer:
+                        if answer.status == 200:
+                            return
+                await asyncio.sleep(0.2)
 
     async def bus(self, limits: Limits | None = None) -> Bus:
         """A connection; one that makes the streams waits until the servers have found each other."""
@@ -65,11 +90,12 @@ def distinct_ports(count: int) -> list[int]:
 def server(name: str, config: Path, ports: tuple[int, int, int], folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
     client, route, monitor = ports
     own = folder / f"{name}.conf"
-    own.write_text(config.read_text().replace("store_dir: /data", f"store_dir: {folder / name}"))
+    text = config.read_text().replace("store_dir: /data", f"store_dir: {folder / name}")
+    own.write_text(text.replace("port: 6222", f'listen: "{HOST}:{route}"'))
     arguments = ["-c", str(own), "-a", HOST, "-p", str(client), "-m", str(monitor)]
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
-            [binary(), *arguments, "--cluster", f"nats://{HOST}:{route}"],
+            [binary(), *arguments],
             env={**os.environ, "NATS_NAME": name},
             stdout=log,
             stderr=log,
@@ -85,16 +111,15 @@ def server(name: str, config: Path, ports: tuple[int, int, int], folder: Path) -
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     drawn = distinct_ports(9)
     ports = {f"nats-{number}": (drawn[number], drawn[3 + number], drawn[6 + number]) for number in range(3)}
-    keys = tmp_path / "keys"
-    write_keys(keys, "demo", servers=[f"{HOST}:{route}" for _, route, _ in ports.values()])
-    (tmp_path / "users").mkdir()
-    for user in ("provisioner", "scheduler"):
-        login = {"user": user, "password": (keys / user / "GYRE_NATS_PASSWORD").read_text()}
-        (tmp_path / "users" / f"{user}.json").write_text(json.dumps(login))
-    made = Cluster(f"nats://{HOST}:{ports['nats-0'][0]}", tmp_path)
     with ExitStack() as stack:
-        for name, pair in ports.items():
-            made.processes[name] = stack.enter_context(server(name, keys / "nats/nats.conf", pair, tmp_path))
+        made = Cluster(f"nats://{HOST}:{ports['nats-0'][0]}", tmp_path, ports, stack)
+        made.write_keys()
+        (tmp_path / "users").mkdir()
+        for user in ("provisioner", "scheduler"):
+            login = {"user": user, "password": (made.keys / user / "GYRE_NATS_PASSWORD").read_text()}
+            (tmp_path / "users" / f"{user}.json").write_text(json.dumps(login))
+        for name in ports:
+            made.start(name)
         yield made
 
 
@@ -138,3 +163,13 @@ async def test_a_run_that_is_opened_again_keeps_its_copies(cluster: Cluster) -> 
     assert [each["num_replicas"] for each in kept] == [3, 3]
     assert kept[0]["max_bytes"] == 2 << 20
     await bus.close()
+
+
+async def test_a_server_with_new_passwords_joins_those_that_have_the_old_ones_still(cluster: Cluster) -> None:
+    await (await cluster.bus(THRICE)).close()
+    cluster.write_keys(renew=True)
+    for name in ("nats-2", "nats-1"):  # as they are replaced: one by one, each only when the last one is well
+        cluster.processes[name].kill()
+        cluster.processes[name].wait()
+        cluster.start(name)
+        await cluster.healthy(name)

@@ -1,13 +1,18 @@
 """What each container is to know, and what it may not."""
 
 import re
+import shutil
 import stat
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from bus import users
 from bus.server import binary
-from services.keys import write_keys
+from services.keys import KeysError, write_keys
+
+SERVERS = [f"nats-{number}.nats" for number in range(3)]
 
 
 def secrets_in(folder: Path) -> dict[str, str]:
@@ -35,6 +40,26 @@ def test_secrets_stay_until_they_are_renewed(tmp_path: Path) -> None:
     assert secrets_in(tmp_path) == made
     write_keys(tmp_path, "other", renew=True)
     assert not set(secrets_in(tmp_path).values()) & set(made.values())
+
+
+def test_servers_keep_the_password_by_which_they_know_each_other(tmp_path: Path) -> None:
+    write_keys(tmp_path, "demo", servers=SERVERS)
+    made = secrets_in(tmp_path)
+    write_keys(tmp_path, "demo", renew=True, servers=SERVERS)
+    assert {name for name, secret in secrets_in(tmp_path).items() if secret == made[name]} == {"routes/password"}
+
+
+def test_a_cluster_is_not_forgotten_by_a_command_that_does_not_name_it(tmp_path: Path) -> None:
+    write_keys(tmp_path, "demo", servers=SERVERS)
+    written = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    (tmp_path / "routes/password").unlink()  # as it is drawn anew
+    for renew in (False, True):
+        with pytest.raises(KeysError, match="has the keys of a cluster; name its servers again"):
+            write_keys(tmp_path, "other", renew)
+    assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}.items() < written.items()
+    shutil.rmtree(tmp_path / "routes")
+    write_keys(tmp_path, "other")
+    assert "cluster {" not in (tmp_path / "nats/nats.conf").read_text()
 
 
 def test_the_server_takes_its_configuration_and_only_the_warehouse_may_be_read_by_others(tmp_path: Path) -> None:
