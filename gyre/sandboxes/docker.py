@@ -17,11 +17,14 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gyre.config_containers import DockerSection
 from gyre.sandboxes import doorway
 from gyre.sandboxes.docker_engine import Engine, NoContainer
+from gyre.sandboxes.docker_gate import SHELL, Gate
 from gyre.sandboxes.docker_spec import LABEL, Body
 from gyre.sandboxes.family import descendants
 from gyre.sandboxes.owners import BOX, DOOR, Owner, Reaper
@@ -31,6 +34,8 @@ from gyre.sandboxes.watching import Output, first_ending, furnish, overfull, sai
 LOG = logging.getLogger(__name__)
 _NOBODY = "65534:65534"
 _SIGNALS = range(129, 160)
+_HEAR_SECONDS = 60.0  # for an engine to pass on what a container says
+_AGAIN_SECONDS = 0.1
 _OPEN = "import signal; print('open', flush=True); signal.pause()"
 
 
@@ -53,6 +58,8 @@ class DockerSandbox:
         self._owner = Owner()
         self._numbers = itertools.count()
         self._live: set[str] = set()
+        self._shells: dict[str, bool] = {}
+        self._asking = asyncio.Lock()
         self._reaper = Reaper(self._reap)
 
     def address(self, url: str) -> str:
@@ -65,8 +72,8 @@ class DockerSandbox:
         await self._reaper.begin()
         with starting(command.arguments[0]):
             await asyncio.to_thread(furnish, command.box, *(int(each) for each in self._user.split(":")))
-            async with self._container(command) as container:
-                return await self._run(container, command, stop, began)
+            async with self._container(command) as (container, gate):
+                return await self._run(container, gate, command, stop, began)
 
     async def end_leftovers(self, box: Path) -> int:
         """See `Sandbox`."""
@@ -94,7 +101,7 @@ class DockerSandbox:
                     await asyncio.to_thread(_forget, Path(door))
 
     @contextlib.asynccontextmanager
-    async def _container(self, command: Command) -> AsyncIterator[str]:
+    async def _container(self, command: Command) -> AsyncIterator[tuple[str, Gate]]:
         """A container for a command, not started yet; removed at the end, whatever happens."""
         image = command.image or self._image
         if not image:
@@ -103,9 +110,24 @@ class DockerSandbox:
         seconds = command.deadline_seconds + command.grace_seconds
         labels = self._owner.labels(command.box, seconds)
         async with self._network(command, f"{name}-door", labels) as network:
-            body = self._body.of(command, image, labels, network)
+            gate = Gate(name if await self._has_shell(image, f"{name}-shell", labels) else "")
+            waits = replace(command, arguments=gate.before(command.arguments))
+            body = self._body.of(waits, image, labels, network)
             async with self._alive(name):
-                yield await self._made(name, body, image)
+                yield await self._made(name, body, image), gate
+
+    async def _has_shell(self, image: str, name: str, labels: Mapping[str, str]) -> bool:
+        """Asked once an image, of a container that is never started."""
+        async with self._asking:
+            if image not in self._shells:
+                async with self._alive(name):
+                    container = await self._made(name, self._body.bare(SHELL, labels, image), image)
+                    self._shells[image] = await self._engine.has(container, SHELL)
+                if not self._shells[image]:
+                    LOG.warning(
+                        "image %s: has no %s: what ends at once may lose its output in the engine", image, SHELL
+                    )
+            return self._shells[image]
 
     @contextlib.asynccontextmanager
     async def _network(self, command: Command, name: str, labels: Mapping[str, str]) -> AsyncIterator[str]:
@@ -129,7 +151,7 @@ class DockerSandbox:
         container = await self._made(name, body, image)
         async with self._engine.output(container) as pieces:
             await self._engine.start(container)
-            said = await anext(pieces, b"it ended")
+            _, said = await anext(pieces, (0, b"it ended"))
         if said.strip() != b"open":
             raise SandboxError(
                 f"sandbox.docker.door_image: {image} opened no door: {said.decode(errors='replace')}"[:300]
@@ -163,22 +185,24 @@ class DockerSandbox:
         await self._engine.pull(image)
         return await self._engine.create(name, body)
 
-    async def _run(self, container: str, command: Command, stop: asyncio.Event | None, began: float) -> Ended:
+    async def _run(
+        self, container: str, gate: Gate, command: Command, stop: asyncio.Event | None, began: float
+    ) -> Ended:
         output = Output(self._limits)
-        async with self._engine.output(container) as pieces:
-            reading = asyncio.create_task(output.take(pieces))
-            exited: asyncio.Task[int] | None = None
+        async with self._engine.output(container) as frames:
+            tasks: list[asyncio.Task[Any]] = [asyncio.create_task(output.take(gate.after(frames)))]
             try:
-                await self._started(container, command)
-                exited = asyncio.create_task(self._engine.wait(container))
+                await self._started(container, gate, command)
                 with started():
+                    await self._let_through(container, gate)
+                    tasks.append(exited := asyncio.create_task(self._engine.wait(container)))
                     ending = await self._ending(container, exited, command, stop, output)
                     code = await exited
-                await asyncio.wait({reading})
+                    await tasks[0]
             finally:
-                for task in (reading, exited):
-                    if task is not None:
-                        task.cancel()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
         with started():  # tests that failed for lack of memory must not be taken for tests that failed
             if ending == "exited" and code and await self._lacked_memory(container):
                 ending = "memory"
@@ -186,11 +210,31 @@ class DockerSandbox:
         status = 128 - code if code in _SIGNALS else code
         return Ended(ending, status, time.monotonic() - began, bytes(output.kept), reason)
 
-    async def _started(self, container: str, command: Command) -> None:
+    async def _started(self, container: str, gate: Gate, command: Command) -> None:
+        """It waits at its gate, and is heard there. Raises `SandboxError`: it never ran."""
+        name = f"command {command.arguments[0]!r}: cannot be started"
         try:
             await self._engine.start(container)
+            async with asyncio.timeout(_HEAR_SECONDS):
+                await gate.heard.wait()
+        except TimeoutError as error:
+            raise SandboxError(f"{name}: the engine passes nothing of it on within {_HEAR_SECONDS:g} s") from error
         except SandboxError as error:
-            raise SandboxError(f"command {command.arguments[0]!r}: cannot be started: {error}") from error
+            raise SandboxError(f"{name}: {error}") from error
+        if gate.over:
+            raise SandboxError(f"{name}: its container ended before it began")
+
+    async def _let_through(self, container: str, gate: Gate) -> None:
+        """Have it begin; told again where it had not stopped yet."""
+        try:
+            async with asyncio.timeout(_HEAR_SECONDS):
+                while not gate.passed.is_set():
+                    with contextlib.suppress(NoContainer):
+                        await self._engine.kill(container, "SIGCONT")
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(gate.passed.wait(), _AGAIN_SECONDS)
+        except TimeoutError as error:
+            raise SandboxError(f"docker: {container[:12]} was told to begin, and says nothing of it") from error
 
     async def _ending(
         self,

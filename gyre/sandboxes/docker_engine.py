@@ -20,6 +20,7 @@ _VERSION = "/v1.45"
 _HEADER_BYTES = 8  # stream, three zeros, the size in four bytes, big-endian
 _MISSING, _CONFLICT, _OK = 404, 409, 400
 _CALL_SECONDS = 60.0
+_BROKEN = "docker: the output of a container broke off"
 
 
 class NoContainer(SandboxError):
@@ -96,6 +97,14 @@ class Engine:
             return False
         return True
 
+    async def has(self, container: str, path: str) -> bool:
+        """Whether there is a file in a container, running or not."""
+        try:
+            await self._call("HEAD", f"/containers/{container}/archive", {"path": path})
+        except NoContainer:
+            return False
+        return True
+
     async def build(self, context: IO[bytes], query: Mapping[str, str]) -> AsyncGenerator[dict[str, Any], None]:
         """Build an image of a tar archive; what the engine says meanwhile. One that fails says "error" at its end."""
         path, kind = f"{_VERSION}/build", {"Content-Type": "application/x-tar"}
@@ -110,8 +119,11 @@ class Engine:
                         yield json.loads(line)
 
     @asynccontextmanager
-    async def output(self, container: str) -> AsyncIterator[AsyncIterator[bytes]]:
-        """What a container writes from now on, until it ends; who reads slowly lets it write slowly."""
+    async def output(self, container: str) -> AsyncIterator[AsyncIterator[tuple[int, bytes]]]:
+        """What a container writes from now on, until it ends, each piece with its stream: 1 is stdout, 2 stderr.
+
+        Who reads slowly lets it write slowly. Reading on raises `SandboxError` where the stream breaks off.
+        """
         path = f"{_VERSION}/containers/{container}/attach"
         query = {"stream": "1", "stdout": "1", "stderr": "1"}
         async with self._asked("POST", path, params=query, timeout=aiohttp.ClientTimeout()) as answer:
@@ -166,16 +178,26 @@ async def _well(answer: aiohttp.ClientResponse) -> None:
     raise kind(f"docker: {' '.join(said.split())}")
 
 
-async def _frames(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def _frames(stream: aiohttp.StreamReader) -> AsyncIterator[tuple[int, bytes]]:
     """The pieces of a stream that carries stdout and stderr in one."""
-    while True:
-        try:
-            size = int.from_bytes((await stream.readexactly(_HEADER_BYTES))[4:])
+    try:
+        while header := await _header(stream):
+            size = int.from_bytes(header[4:])
             while size:
                 piece = await stream.read(size)
                 if not piece:
-                    return
+                    raise SandboxError(_BROKEN)
                 size -= len(piece)
-                yield piece
-        except (asyncio.IncompleteReadError, aiohttp.ClientError):
-            return
+                yield header[0], piece
+    except aiohttp.ClientError as error:
+        raise SandboxError(f"{_BROKEN}: {error}") from error
+
+
+async def _header(stream: aiohttp.StreamReader) -> bytes:
+    """Empty at the stream's end."""
+    try:
+        return await stream.readexactly(_HEADER_BYTES)
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise SandboxError(_BROKEN) from error
+        return b""

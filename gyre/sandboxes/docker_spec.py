@@ -71,6 +71,10 @@ class Body:
             },
         }
 
+    def bare(self, program: str, labels: Mapping[str, str], image: str) -> dict[str, Any]:
+        """A container to look at the image in."""
+        return {**self._process((program,), {}, labels, image), "HostConfig": self._hardened("none")}
+
     def mount(self, path: Path, *, read_only: bool = False) -> dict[str, Any] | None:
         """How the engine finds a path of ours, to be mounted at the same place; None: images have it themselves."""
         inside = (each for each in sorted(self.mounts, key=len, reverse=True) if path.is_relative_to(each))
