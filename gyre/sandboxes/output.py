@@ -1,7 +1,10 @@
 """The end of a command's output, read without letting a flood of it take the processor from others."""
 
 import asyncio
+import fcntl
 import os
+import sys
+import termios
 
 from gyre.sandboxes.port import OUTPUT_BYTES
 
@@ -34,7 +37,9 @@ class Tail:
             self._pause.cancel()
         if self.sink >= 0:
             os.close(self.sink)
-        self._take()  # a pipe holds no more than one read
+        lies = int.from_bytes(fcntl.ioctl(self._source, termios.FIONREAD, bytes(4)), sys.byteorder)
+        while lies > 0 and (size := self._take()) > 0:  # what others write meanwhile is not waited for
+            lies -= size
         os.close(self._source)
         return bytes(self._kept)
 

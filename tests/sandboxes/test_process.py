@@ -85,6 +85,16 @@ async def test_where_no_descriptor_is_left_nothing_is_started_or_left(
     assert alive_in(tmp_path) == []
 
 
+async def test_the_end_of_a_large_pipe_is_heard(tmp_path: Path, sandbox: ProcessSandbox) -> None:
+    program = """
+import fcntl, os
+fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)
+os.write(1, b"x" * 500_000 + b"\\nthe end\\n")
+"""
+    ended = await sandbox.run(command(tmp_path, sys.executable, "-c", program))
+    assert (ended.exit_code, ended.last_line) == (0, "the end")
+
+
 async def test_a_flood_keeps_its_last_64_kib_and_leaves_the_processor_to_others(
     tmp_path: Path, sandbox: ProcessSandbox
 ) -> None:
