@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from bus.archive import export_run
-from bus.errors import Conflict, NoStream
+from bus.errors import NoStream
 from bus.jetstream import Bus
 from bus.log import BusPort
 from gyre.config import Config
@@ -18,7 +18,8 @@ from gyre.errors import ConfigError, Problem
 from services.alongside import until_one_fails
 from services.demo import report
 from services.place import NOTE, Note, Place, RunNotFound, new_instance, started
-from services.setup import OPEN_SECONDS, Opened, SetupError, open_run, reopen_run, run_folder
+from services.preflight import preflight
+from services.setup import OPEN_SECONDS, Opened, open_alone, opening, reopen_run, run_folder
 from services.train import Watch, show_progress, sole, summary
 
 log = logging.getLogger("gyre")
@@ -60,22 +61,21 @@ async def launch(config: Config) -> Path:
     """
     _check(config)
     folder = run_folder(config, config.run.name)
+    with opening(folder):
+        return (await _launched(config, folder)).folder
+
+
+async def _launched(config: Config, folder: Path) -> Opened:
     mark = folder.with_name(f".{folder.name}.opening")
     if mark.exists() and not await _begun(folder):
         shutil.rmtree(folder, ignore_errors=True)  # nothing was ever said about this run
     if (folder / NOTE).exists():
-        return (await _reopened(config, folder, mark)).folder
-    mark.parent.mkdir(parents=True, exist_ok=True)
+        return await _reopened(config, folder, mark)
+    preflight(config)
     mark.touch()
-    try:
-        opened = await open_run(config)
-    except Conflict as conflict:
-        raise SetupError(
-            f"run.name = {config.run.name}: its log is on {config.bus.url} already, but its folder {folder} is gone; "
-            "restore the folder, or take another name"
-        ) from conflict
+    opened = await open_alone(config, config.run.name, folder)
     mark.unlink()
-    return opened.folder
+    return opened
 
 
 async def _reopened(config: Config, folder: Path, mark: Path) -> Opened:

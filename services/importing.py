@@ -12,6 +12,7 @@ from bus.archive_log import open_archive
 from bus.credentials import server_of
 from gyre.errors import GyreError
 from services.place import NOTE, Note
+from services.setup import opening
 from services.train import sole
 
 _OURS = {"nats", "users", "blobs", "control.lock", f"{NOTE}.part"}
@@ -28,6 +29,12 @@ async def bring(path: Path, runs: Path) -> str:
     with open_archive(path) as archive:
         name = archive.run
     folder = (runs / name).absolute()
+    with opening(folder):
+        await _brought(path, folder, name)
+    return name
+
+
+async def _brought(path: Path, folder: Path, name: str) -> None:
     made = not folder.exists()
     if not made and not _cut_short(folder):
         raise GyreError(f"folder {folder}: exists already; import elsewhere with --runs")
@@ -39,7 +46,6 @@ async def bring(path: Path, runs: Path) -> str:
         if made:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    return name
 
 
 def _cut_short(folder: Path) -> bool:

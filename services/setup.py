@@ -1,18 +1,22 @@
 """Open a run: its folder, its server, its streams, its tasks, policy version 0, and RunStarted as the first fact."""
 
 import asyncio
+import contextlib
+import fcntl
 import importlib.metadata
+import os
 import secrets
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from bus import credentials, subjects
-from bus.errors import Unavailable
+from bus.errors import Conflict, Unavailable
 from bus.jetstream import Bus
 from bus.log import Expect
 from bus.server import NatsServer
@@ -24,7 +28,7 @@ from gyre.tasks.folder import Task
 from gyre.tasks.sources import bring
 from schemas.refs import WeightsRef
 from schemas.runs import RunStarted
-from services.place import Durability, Note, Place, new_instance
+from services.place import NOTE, Durability, Note, Place, new_instance
 from services.preflight import preflight
 from services.tasks_images import refuse_missing
 
@@ -41,6 +45,10 @@ class SetupError(GyreError):
 
 class PerhapsBegun(SetupError):
     """The run's first word was sent to a server that did not answer any more: its folder stays, whichever it is."""
+
+
+class BegunElsewhere(SetupError):
+    """The server holds a log of this name already. No folder is removed for that: it might be that run's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +72,70 @@ def new_run_name(config: Config) -> str:
     return config.run.name or f"run-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-async def open_run(config: Config) -> Opened:
-    """Open a new run. Whatever it raises, nothing is running then, and a folder that it made is gone again.
+@contextmanager
+def opening(folder: Path) -> Iterator[None]:
+    """Be the one that opens a run in this folder, for as long as this lasts; until a run is begun, no other lock is.
+
+    The lock lies beside the folder, which is not there yet, and may be removed again.
 
     Raises:
-        PerhapsBegun: here the folder stays.
+        SetupError: another process is.
+    """
+    path = folder.with_name(f".{folder.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a")
+    try:
+        while not _locked(file.fileno(), path, folder.name):
+            file.close()
+            file = path.open("a")
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        file.close()
+
+
+def _locked(descriptor: int, path: Path, run: str) -> bool:
+    """Whether what was locked still is the file at this path: who had it before may have removed it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SetupError(f"run {run}: another gyre opens it just now; wait for it, or take another name") from None
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
+async def open_run(config: Config) -> Opened:
+    """Open a new run. Whatever it raises, nothing that it started is running then, and a folder that it made is gone.
+
+    Raises:
+        PerhapsBegun, BegunElsewhere: here the folder stays.
         SetupError, ConfigError, TaskError, ModelError, BusError: one line with the way out.
     """
     preflight(config)
     run = new_run_name(config)
     folder = run_folder(config, run)
-    if (folder / "run.json").exists():
+    with opening(folder):
+        return await open_alone(config, run, folder)
+
+
+async def open_alone(config: Config, run: str, folder: Path) -> Opened:
+    """As `open_run`, after its `preflight`, for who holds its lock (`opening`)."""
+    if (folder / NOTE).exists():
         raise SetupError(f"run.name = {run}: folder {folder} holds a run already; `gyre resume {run}`, or another name")
+    if (folder / "tasks").exists():
+        raise SetupError(
+            f"run.name = {run}: {folder} is what a run left that did not begin; remove it, or another name"
+        )
     made = not folder.exists()
     try:
         return await _opened(config, run, folder)
-    except BaseException as error:
-        if made and not isinstance(error, PerhapsBegun):
+    except (PerhapsBegun, BegunElsewhere):
+        raise
+    except BaseException:
+        if made:
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -114,7 +169,7 @@ async def _opened(config: Config, run: str, folder: Path) -> Opened:
         await _begin(config, run, folder, url, started)
     except BaseException:
         await asyncio.gather(writing, return_exceptions=True)
-        if server:
+        if server and not server.adopted:
             server.stop()
         raise
     return Opened(folder, run, url, server)
@@ -222,6 +277,12 @@ async def _begin(config: Config, run: str, folder: Path, url: str, started: RunS
         place = Place("control", instance, run, folder, url, config)
         commit = place.commit((started,), as_of=0, correlation=run)
         await bus.ev.append(place.subject("run"), commit, Expect(subjects.everything(run), 0))
+    except Conflict as conflict:
+        (folder / NOTE).unlink(missing_ok=True)  # what is here is not what that run began with
+        raise BegunElsewhere(
+            f"run.name = {run}: its log is on {url} already, but {folder} is not its folder; restore that, "
+            f"or remove {folder} and take another name"
+        ) from conflict
     except Unavailable as error:
         if not config.bus.url:  # its log goes with the folder
             raise

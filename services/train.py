@@ -26,7 +26,7 @@ from services.check import expected_staleness
 from services.display import Display
 from services.exits import RunFull
 from services.place import Note, new_instance, started
-from services.setup import Opened, asked_bytes, open_run, reopen_run
+from services.setup import Opened, asked_bytes, open_run, opening, reopen_run
 from services.supervisor import Supervisor
 
 log = logging.getLogger("gyre")
@@ -53,7 +53,8 @@ async def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     most = asked_bytes(overrides)
     Note.read(folder)
     with sole(folder):
-        opened = await reopen_run(folder, most)
+        with opening(folder):
+            opened = await reopen_run(folder, most)
         (folder / "proxy.url").unlink(missing_ok=True)  # nobody holds to that address, and its port may be another's
         return await follow(opened)
 
