@@ -100,7 +100,7 @@ def _give(found: bytes, form: str, out: Path | None) -> None:
     if out is not None:
         out.write_bytes(found)
     elif form == "table":
-        _draw(json.loads(found))
+        _draw(_parsed(found))
     elif form == "parquet" and sys.stdout.isatty():
         fail("--format parquet: not for a terminal; give --out FILE", 2)
     else:
@@ -108,10 +108,16 @@ def _give(found: bytes, form: str, out: Path | None) -> None:
         sys.stdout.flush()
 
 
+def _parsed(found: bytes) -> Any:
+    if not found:
+        fail("query: this has no answer to show; --format csv gives what there is", 1)
+    return json.loads(found)
+
+
 def _picture(found: bytes, out: Path, title: str) -> None:
     from services.query_plot import save
 
-    save(json.loads(found), out, title)
+    save(_parsed(found), out, title)
     typer.echo(str(out))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
-from gyre.warehouse import columns, engine, tables, views
+from gyre.warehouse import columns, engine, question, tables, views
 from gyre.warehouse.engine import QueryRefused, WarehouseAway, WarehouseError
 from schemas.speakers import Stream
 
@@ -54,7 +54,7 @@ class Warehouse:
             columns.write(self._opened(), run, folder)
 
     def commit_at(self, run: str, stream: Stream, sequence: int) -> str:
-        """Id of the commit at a sequence; "" where it is malformed or not here."""
+        """Id of the commit at a sequence; "" where nobody can read it or it is not here."""
         found = self._rows(
             f"SELECT any(commit) FROM {tables.STORED} "
             f"WHERE run = '{run}' AND stream = '{stream}' AND sequence = {sequence}"
@@ -69,15 +69,14 @@ class Warehouse:
             )
 
     def query(self, sql: str, parameters: Mapping[str, Any], form: str = "JSONEachRow") -> bytes:
-        """Ask, without any right to write, from any thread; `form` is ClickHouse's name of a format.
+        """Ask what is here and nothing more (see `question`), from any thread; `form` is ClickHouse's name of a format.
 
         Raises:
-            QueryRefused: the engine does not take the SQL.
+            QueryRefused: the SQL does more than read what is here, or the engine does not take it.
             WarehouseAway: it does not answer.
         """
         with self._answered():
-            found: bytes = self._asking().raw_query(sql.strip().rstrip(";"), parameters=dict(parameters), fmt=form)
-            return found
+            return question.answer(self._asking(), sql, parameters, form)
 
     def release(self) -> None:
         """Let others have the folder; the next use takes it again. A server's connection stays.
@@ -141,8 +140,8 @@ class Warehouse:
         client.command(f"CREATE DATABASE IF NOT EXISTS `{self._database}`")
         client.database = self._database
         if int(client.command(views.HAS_LAYOUT)) == 0:
-            for (shape,) in client.query(tables.other_shape_query()).result_rows:
-                client.command(f"RENAME TABLE {tables.STORED} TO {tables.STORED}_{shape or 'before'}")
+            for old, new in tables.renames(dict(client.query(tables.KEPT).result_rows)):
+                client.command(f"RENAME TABLE `{old}` TO `{new}`")
             for statement in views.CREATE:
                 client.command(statement)
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gyre.warehouse import engine, fields, tables, views
+from gyre.warehouse import engine, fields, question, tables, views
 from gyre.warehouse.engine import WarehouseError
 
 MANIFEST = "manifest.json"
@@ -97,8 +97,7 @@ class Columns:
     def query(self, sql: str, parameters: Mapping[str, Any], form: str = "JSONEachRow") -> bytes:
         """See `Answering`."""
         with self._turn, engine.answered(self.name):
-            found: bytes = self._reader.raw_query(sql.strip().rstrip(";"), parameters=dict(parameters), fmt=form)
-            return found
+            return question.answer(self._reader, sql, parameters, form)
 
     def close(self) -> None:
         """See `Answering`."""

@@ -10,8 +10,8 @@ from urllib.parse import SplitResult, unquote
 from gyre.errors import GyreError
 
 ASKING = {"format_csv_null_representation": "", "readonly": 2}
-"""Settings of whoever only asks. Chdb's are of a connection and `readonly` cannot be taken back, so that whoever asks
-has a connection of its own."""
+"""Settings of whoever only asks; what they leave open, `question` refuses. Chdb's are of a connection and `readonly`
+cannot be taken back, so that whoever asks has a connection of its own."""
 _EXTRAS = {"clickhouse_connect": "analytics", "chdb": "chdb"}
 
 

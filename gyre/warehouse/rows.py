@@ -34,8 +34,10 @@ Packed = dict[str, Any]
 
 _ENVELOPE = frozenset(Commit.model_fields)
 _NAME = "[A-Za-z0-9_-]{1,128}"
-_SAID = re.compile(rf"{_NAME}\t{_NAME}\t{_NAME}\t\d{{1,19}}\t\d{{1,19}}\t{_NAME}")
+_SAID = re.compile(rf"{_NAME}\t{_NAME}\t{_NAME}\t\d{{1,19}}\t\d{{1,19}}\t{_NAME}", re.ASCII)
 """What a commit says of itself: service, instance, commit, causation, as_of, correlation."""
+_TIMES = range(1, 1 << 63)
+"""What the column `ns` holds of them: a larger one would wrap around."""
 
 
 def lines(run: str, stream: Stream, sequence: int, subject: str, data: bytes) -> list[bytes]:
@@ -52,17 +54,19 @@ def lines(run: str, stream: Stream, sequence: int, subject: str, data: bytes) ->
     try:
         rows = _rows(place, subject, data)
         if rows is None:
-            rows = _rows(place, subject, COMMIT.dump_json(load(data)))
+            commit = load(data)
+            rows = _rows(place, subject, COMMIT.dump_json(commit))
     except Malformed as error:
         return [unreadable(run, stream, sequence, subject, error.reason)]
-    assert rows is not None, "what a model writes has the model's fields"
+    if rows is None:  # the models set numbers no bounds, and have written everything else as it should be
+        return [unreadable(run, stream, sequence, subject, "a number in it is larger than a row holds", commit.commit)]
     return rows
 
 
-def unreadable(run: str, stream: Stream, sequence: int, subject: str, reason: str) -> bytes:
-    """The row of a message that cannot be read."""
+def unreadable(run: str, stream: Stream, sequence: int, subject: str, reason: str, commit: str = "") -> bytes:
+    """The row of a message that cannot be read, or of a commit that no row can hold."""
     text = orjson.dumps({"subject": subject, "reason": reason}).replace(b"\\", b"\\\\")
-    return f"{run}\t{stream}\t{sequence}\t0\t1\t0\t\t\t\t0\t0\t\t{MALFORMED}\t0\t".encode() + text
+    return f"{run}\t{stream}\t{sequence}\t0\t1\t0\t\t\t{commit}\t0\t0\t\t{MALFORMED}\t0\t".encode() + text
 
 
 def _rows(place: str, subject: str, data: bytes) -> list[bytes] | None:
@@ -98,7 +102,9 @@ def _said(commit: Payload) -> str | None:
         f"\t{commit['as_of']}\t{commit['correlation']}"
     )
     known = all(_has_the_fields(event) for event in commit["events"])
-    if not known or commit.keys() != _ENVELOPE or type(time) is not int or not _SAID.fullmatch(said):
+    if not known or commit.keys() != _ENVELOPE or type(time) is not int or time not in _TIMES:
+        return None
+    if not _SAID.fullmatch(said):
         return None
     return f"{time}\t{said}"
 
@@ -106,7 +112,7 @@ def _said(commit: Payload) -> str | None:
 def _has_the_fields(event: Payload) -> bool:
     """Of its model of today; those that came later are left out where nothing is said."""
     every, later = _FIELDS[event["type"], event["v"]]
-    return every - later <= event.keys() <= every
+    return type(event["v"]) is int and every - later <= event.keys() <= every
 
 
 def _text(event: Payload) -> bytes:

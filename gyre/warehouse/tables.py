@@ -7,6 +7,8 @@ rows themselves: there is no position beside the data that could disagree with i
 """
 
 import hashlib
+from collections.abc import Mapping
+from itertools import chain, count
 
 from gyre.warehouse import fields
 from schemas.speakers import Stream
@@ -50,8 +52,9 @@ _FIELDS = ", ".join(f"`{name}`" for name in fields.FIELDS)
 def create_views(final: str = "FINAL") -> tuple[str, str]:
     """SQL for `events` and `facts`; `final` is empty where no row can be there twice."""
     body, time = "text::JSON AS body", "fromUnixTimestamp64Nano(ns, 'UTC') AS time"
+    twice = "SETTINGS type_json_skip_duplicated_paths = 1"  # {"a.b": 1, "a": {"b": 2}}: of one event, not of a view
     return (
-        f"CREATE OR REPLACE VIEW events AS SELECT {_ENVELOPE}, {body}, {time} FROM {STORED} {final}",
+        f"CREATE OR REPLACE VIEW events AS SELECT {_ENVELOPE}, {body}, {time} FROM {STORED} {final} {twice}",
         f"CREATE OR REPLACE VIEW facts AS SELECT {_ENVELOPE}, {_FIELDS} FROM {STORED} {final}",
     )
 
@@ -65,15 +68,24 @@ PARTS_MOST = 24
 """Parts beyond which some are merged before a folder is let go."""
 
 
-def other_shape_query() -> str:
-    """SQL for the comment of a table that an older or newer version of this program made; no row where there is none.
+KEPT = f"SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND startsWith(name, '{STORED}')"
+"""SQL for the tables of rows that there are, and their shapes."""
 
-    Its rows are left where they are, under another name: the log fills a new one.
+
+def renames(kept: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What to rename, in order, so that the table is of this shape or there is none. `kept`: as `KEPT` answers.
+
+    Rows that an older or newer version of this program wrote stay, under another name, and are taken up again by it:
+    the log fills in what they lack.
     """
-    return (
-        f"SELECT comment FROM system.tables WHERE database = currentDatabase() AND name = '{STORED}' "
-        f"AND comment != '{SHAPE}'"
-    )
+    found = []
+    shape = kept.get(STORED)
+    if shape not in (None, SHAPE):
+        aside = f"{STORED}_{shape or 'before'}"
+        names = chain([aside], (f"{aside}_{number}" for number in count(2)))
+        found.append((STORED, next(name for name in names if name not in kept)))
+    back = sorted(name for name, comment in kept.items() if comment == SHAPE)
+    return found if STORED in back or not back else [*found, (back[0], STORED)]
 
 
 def position_query(run: str, stream: Stream) -> str:

@@ -120,6 +120,29 @@ def test_wrong_sql_is_one_line_after_the_lag(gyre: Gyre, log: Path) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize("more", [(), ("--plot", "p.png"), ("--format", "csv"), ("--out", "o")])
+def test_sql_that_does_more_than_ask_is_one_line_and_does_nothing(
+    gyre: Gyre, log: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    for sql in (
+        "SET max_threads = 1",
+        "INSERT INTO FUNCTION file('made', 'CSV') SELECT 1",
+        "SELECT 1 INTO OUTFILE 'made'",
+    ):
+        result = gyre("query", sql, log, *more)
+        assert result.exit_code == 1, sql
+        (*lag, line) = result.stderr.splitlines()
+        assert len(lag) == 2
+        assert re.match(r"(SET|INSERT|INTO OUTFILE): ", line)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_word_is_looked_for_in_names_whether_or_not_the_run_is_named(gyre: Gyre, log: Path) -> None:
+    result = gyre("query", "SELECT countIf(type LIKE '%Execution%') > 0 AS some FROM facts", log, "--json")
+    assert json.loads(result.stdout) == {"some": 1}
+
+
 def test_a_warehouse_elsewhere_holds_many_runs(gyre: Gyre, log: Path, small_run: Path) -> None:
     for archive in (log, small_run):
         assert gyre("query", COUNT, archive, "--warehouse", "all").exit_code == 0
