@@ -13,6 +13,15 @@ EvaluatorKind = Literal["tests", "command", "judge"]
 """The task's own tests, a command that is given instead, a model that writes tests of its own."""
 
 
+ROUNDING = 1e-9
+"""Part of the largest reward, and of 1, within which rewards are equal: sums such as 0.1 + 0.2 are not told exactly."""
+
+
+def alike(lowest: float, highest: float) -> bool:
+    """Whether two rewards, and whatever lies between them, differ by no more than rounding does; dimensionless."""
+    return highest - lowest <= ROUNDING * max(1.0, abs(lowest), abs(highest))
+
+
 class LeafSummary(Model):
     """One leaf of a tree: a candidate trajectory."""
 

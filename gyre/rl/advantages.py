@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Literal
 
 from gyre.rl.estimators import leave_one_out, mean, median, median_mad, std
+from schemas.rewards import alike
 
 Kind = Literal["std", "mean", "median", "median_mad", "leave_one_out"]
 ESTIMATORS: Mapping[Kind, Callable[[Sequence[float]], tuple[float, float]]] = {
@@ -25,8 +26,8 @@ Rule = Callable[[Sequence[float | None], int], tuple[float, ...]]
 def advantages(rewards: Sequence[float | None], kind: Kind = "std") -> tuple[float, ...]:
     """Measure each execution against its group.
 
-    Each is (r - centre) / scale as its estimator has them. Fewer than two rewards, or rewards that are all equal, give
-    0 everywhere.
+    Each is (r - centre) / scale as its estimator has them. Fewer than two rewards, or rewards that are all equal but
+    for rounding (`alike`), give 0 everywhere: a scale that is only rounding would make it an advantage of any size.
 
     Args:
         rewards: (N,), dimensionless. None for an excluded execution: it is not counted and gets 0. A placeholder's
@@ -41,11 +42,10 @@ def advantages(rewards: Sequence[float | None], kind: Kind = "std") -> tuple[flo
         if reward is not None and not math.isfinite(reward):
             raise ValueError(f"rewards[{place}] = {reward} is not finite: exclude the execution (None)")
     valid = [reward for reward in rewards if reward is not None]
-    if len(valid) < 2 or min(valid) == max(valid):  # noqa: PLR2004 - one reward has no spread
+    if len(valid) < 2 or alike(min(valid), max(valid)):  # noqa: PLR2004 - one reward has no spread
         return (0.0,) * len(rewards)
     centre, scale = ESTIMATORS[kind](valid)
-    # Rewards that differ by less than a float can square have a spread of zero, whatever their order says.
-    return tuple(0.0 if reward is None or scale == 0 else (reward - centre) / scale for reward in rewards)
+    return tuple(0.0 if reward is None else (reward - centre) / scale for reward in rewards)
 
 
 def shuffled(values: Sequence[float], rewards: Sequence[float | None], seed: int) -> tuple[float, ...]:

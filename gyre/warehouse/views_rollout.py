@@ -1,5 +1,7 @@
 """Views of what rolls out: executions, calls, trees, assessments, groups, held-out evaluations."""
 
+from schemas.rewards import ROUNDING
+
 ZEROS = "(SELECT run, minIf(ns, ns > 0) AS zero, max(ns) AS latest FROM stored GROUP BY run)"
 """When each run began and what it said last, ns: rows that are there twice change neither, so it needs no FINAL."""
 
@@ -89,6 +91,9 @@ SELECT e.run AS run, (e.ns - z.zero) / 1e9 AS at, e.assessment AS assessment, e.
 FROM {timed("AssessmentRecorded")}
 """
 
+_ALIKE = (  # as `schemas.rewards.alike`
+    f"arrayMax(rewards) - arrayMin(rewards) <= {ROUNDING} * greatest(1, abs(arrayMin(rewards)), abs(arrayMax(rewards)))"
+)
 _GROUPS = f"""
 SELECT e.run AS run, e.group AS group,
     anyIf(e.place, type = 'GroupDispatched') AS index,
@@ -106,7 +111,7 @@ SELECT e.run AS run, e.group AS group,
     anyIf(arrayCount(standing -> standing = 'placeholder', e.outcomes.standing), type = 'GroupReady') AS placeholders,
     length(rewards) AS scored,
     if(scored > 0, arrayAvg(rewards), NULL) AS mean,
-    if(scored > 0, arrayMax(rewards) - arrayMin(rewards), NULL) AS spread,
+    if(scored > 0, if({_ALIKE}, 0, arrayMax(rewards) - arrayMin(rewards)), NULL) AS spread,
     multiIf(ready_at IS NULL, 'open', scored < 2, 'too few', spread > 0, 'mixed', mean = 0, 'all zero',
         mean = 1, 'all one', 'all equal') AS outcome
 FROM {timed("GroupDispatched", "GroupReady", "GroupAssigned")}

@@ -36,7 +36,7 @@ _EXECUTION = (
 _GROUPS = """
 SELECT group, index, task, version, executions, dispatched_at, ready_at, assigned_at, step, staleness,
     if(ready_at IS NULL, NULL, scored), mean, if(scored > 0, arrayMin(rewards), NULL),
-    if(scored > 0, arrayMax(rewards), NULL)
+    if(scored > 0, if(spread > 0, arrayMax(rewards), arrayMin(rewards)), NULL)
 FROM groups WHERE run = {run:String} ORDER BY index
 """
 _GROUP = (

@@ -11,7 +11,7 @@ from typing import Any
 from schemas.calls import RecordsSealed, RouteAssigned, RouteMoved
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated, GroupDispatched
 from schemas.envelope import Event
-from schemas.rewards import GroupReady, RewardAssigned, RewardUnresolved, TreeBuilt
+from schemas.rewards import GroupReady, RewardAssigned, RewardUnresolved, TreeBuilt, alike
 from schemas.runs import EvaluationScored, RunFinished
 from schemas.training import (
     BatchOpened,
@@ -136,7 +136,9 @@ def _ready(_: int, at: float, event: GroupReady) -> tuple[Change, ...]:
     rewards = [each.reward for each in event.outcomes if each.reward is not None]
     found: dict[str, Any] = {"ready_at": at, "scored": len(rewards)}
     if rewards:
-        found |= {"mean": sum(rewards) / len(rewards), "lowest": min(rewards), "highest": max(rewards)}
+        lowest, highest = min(rewards), max(rewards)
+        same = alike(lowest, highest)
+        found |= {"mean": sum(rewards) / len(rewards), "lowest": lowest, "highest": lowest if same else highest}
     return (row("groups", {"group_id": event.group}, {"place": event.index, "version": event.version, **found}),)
 
 

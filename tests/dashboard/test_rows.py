@@ -74,6 +74,13 @@ async def test_as_of_a_moment_is_what_the_log_said_until_then(moment: float) -> 
     assert await shown(whole, begun.seconds) == await shown(begun, begun.seconds)
 
 
+async def test_rewards_that_differ_by_rounding_alone_are_no_spread() -> None:
+    """Of the tale's groups five have equal rewards, two of them all zero but for rounding."""
+    groups = (await shown(kept(tale())))["groups"]
+    counts = [sum(row[2 + place] for row in groups["rows"]) for place in range(len(groups["kinds"]))]
+    assert dict(zip(groups["kinds"], counts, strict=True))["all zero"] == 2
+
+
 async def test_saying_everything_twice_changes_nothing() -> None:
     once, twice = kept(tale()), kept(tale())
     for line in tale():

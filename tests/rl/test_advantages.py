@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gyre.rl.advantages import ESTIMATORS, advantages, rule, shuffled
 
+NEARLY = [0.3, 0.3, 0.3, 0.1 + 0.2]
 REWARDS = st.lists(st.none() | st.floats(0, 1), max_size=12)
 
 
@@ -39,14 +40,25 @@ def test_a_placeholders_zero_is_counted() -> None:
     assert advantages([1.0, 0.0, 1.0, 0.0], "mean") == (0.5, -0.5, 0.5, -0.5)
 
 
-@pytest.mark.parametrize("rewards", [[], [1.0], [None, 0.5], [None, None], [0.3, 0.3, 0.3], [0.1, 0.1]])
+@pytest.mark.parametrize("rewards", [[], [1.0], [None, 0.5], [None, None], [0.3, 0.3, 0.3], [0.1, 0.1], NEARLY])
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_fewer_than_two_rewards_or_no_spread_give_zero(rewards: list[float | None], kind: str) -> None:
     assert advantages(rewards, kind) == (0.0,) * len(rewards)  # type: ignore[arg-type]
 
 
-def test_a_spread_too_small_to_square_gives_zero_and_not_a_division_by_it() -> None:
-    assert all(math.isfinite(value) for value in advantages([0.0, 5e-324]))
+@pytest.mark.parametrize("rewards", [[0.0, 5e-324], [0.0, 1e-9], [1e6, 1e6 + 1e-4]])
+def test_rewards_that_differ_by_rounding_alone_have_no_spread(rewards: list[float]) -> None:
+    assert advantages(rewards) == (0.0, 0.0)
+
+
+def test_rewards_that_differ_by_more_have_one() -> None:
+    assert advantages([0.0, 2e-9]) == pytest.approx((-1.0, 1.0))
+
+
+def test_a_median_deviation_that_is_rounding_alone_divides_nothing() -> None:
+    """Median 0.3, deviations 0, 0, 0, 0, 0.7 but for rounding: the mean one, 0.14, stands in."""
+    assert 0.1 + 0.2 != 0.3
+    assert advantages([0.3, 0.1 + 0.2, 0.3, 0.1 + 0.2, 1.0], "median_mad") == pytest.approx((0.0, 0.0, 0.0, 0.0, 5.0))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -1,4 +1,4 @@
-"""What the views and the canned questions say of two told runs: against folds by hand, and against silence."""
+"""What the views and the canned questions say of told runs: against folds by hand, and against silence."""
 
 import json
 import statistics
@@ -18,7 +18,7 @@ from schemas.envelope import COMMIT
 from schemas.roles import RoleTransitionFailed, RoleTransitionRequested
 from tests.core.told import Told, a_run, asked, lost, moved
 from tests.core.world import WEIGHTS, registered
-from tests.warehouse.told import LOGPROBS, bare, committed, faulty, healthy, rows
+from tests.warehouse.told import LOGPROBS, bare, committed, faulty, healthy, rounded, rows
 
 ALWAYS = {"terminations", "stage-times", "group-spread", "tool-use"}
 """Failure views that describe: they speak of any run that rolled out."""
@@ -28,7 +28,7 @@ Ask = Any
 @pytest.fixture(scope="module")
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
     found = Warehouse(str(tmp_path_factory.mktemp("told")))
-    for run, told in (("bare", bare()), ("healthy", healthy()), ("faulty", faulty())):
+    for run, told in (("bare", bare()), ("healthy", healthy()), ("faulty", faulty()), ("rounded", rounded())):
         found.insert(rows(run, told))
     yield found
     found.close()
@@ -119,6 +119,12 @@ def test_a_group_says_what_its_rewards_teach(ask: Ask) -> None:
         ("too few", [0], 1, 0),
         ("mixed", [1, 0], 0, 1),
     ]
+
+
+def test_rewards_that_differ_by_rounding_alone_are_equal(ask: Ask) -> None:
+    found = ask("SELECT outcome, spread FROM groups WHERE run = 'rounded' AND outcome != 'open' ORDER BY group")
+    assert [row["outcome"] for row in found] == ["all equal", "mixed"]
+    assert [row["spread"] for row in found] == [0, pytest.approx(0.001)]
 
 
 def test_a_step_sums_up_what_it_trained(ask: Ask) -> None:

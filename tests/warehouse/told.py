@@ -88,6 +88,14 @@ def faulty() -> Told:
     return [*told, *trained(1, (0, 1)), *trained(2, (2, 3), reissued=True), evaluated(2, [0.5, float("nan")])]
 
 
+def rounded() -> Told:
+    """Rewards of a group that are equal but for rounding, and of one that are not."""
+    told: Told = [started(), *dispatch(), *executed(0, 0, reward=0.3), *executed(0, 1, reward=0.1 + 0.2)]
+    told += [ready(0, [(0.3, "valid"), (0.1 + 0.2, "valid")])]
+    told += [*executed(1, 0, reward=0.3), *executed(1, 1, reward=0.301), ready(1, [(0.3, "valid"), (0.301, "valid")])]
+    return told
+
+
 def published(version: int) -> WeightsPublished:
     """As what changed."""
     return WeightsPublished(

@@ -8,7 +8,7 @@ from typing import Any
 
 from gyre.core.diagnosis.finding import MOST_EVIDENCE, At, Finding, Hear, Kind, Outlook, Severity, ids, why
 from gyre.core.diagnosis.limits import HALF, RARE, Limits
-from schemas.rewards import AssessmentRecorded, GroupReady, RewardUnresolved
+from schemas.rewards import AssessmentRecorded, GroupReady, RewardUnresolved, alike
 from schemas.training import GroupAssigned, OptimizerStepped
 
 MOST_JUDGED = 1 << 16
@@ -29,7 +29,7 @@ class Scored:
     at: At
     mean: float | None
     flat: bool
-    """No two rewards of it differ."""
+    """No two rewards of it differ by more than rounding."""
     judged: At | None = None
     seconds: float = 0.0
     """Mean time of its assessments."""
@@ -158,7 +158,7 @@ class Rewards:
             version=event.version,
             at=at,
             mean=fmean(rewards) if rewards else None,
-            flat=len(set(rewards)) <= 1,
+            flat=not rewards or alike(min(rewards), max(rewards)),
             judged=min(each.at for each in judged) if judged else None,
             seconds=fmean(each.seconds for each in judged) if judged else 0.0,
             detail=last.detail if last is not None else "",
@@ -203,7 +203,9 @@ class Rewards:
 
 def _like(scored: Scored, first: Scored) -> bool:
     """Whether all rewards of a group are the one that the first has."""
-    return scored.flat and scored.mean == first.mean
+    if scored.mean is None or first.mean is None:
+        return scored.flat and scored.mean is first.mean
+    return scored.flat and alike(*sorted((scored.mean, first.mean)))
 
 
 def _say_cliff(row: Row) -> Finding:

@@ -5,5 +5,5 @@ from collections.abc import Sequence
 
 
 def centre_and_scale(rewards: Sequence[float]) -> tuple[float, float]:
-    """Of at least two rewards that are not all equal; dimensionless."""
+    """Of at least two rewards that are not all alike; dimensionless."""
     return statistics.fmean(rewards), statistics.pstdev(rewards)

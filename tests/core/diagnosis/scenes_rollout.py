@@ -129,14 +129,14 @@ def one_bad_task() -> Pair:
 
 
 def flat_batch() -> Pair:
-    """Both groups of a batch all zero; one of them with a spread."""
+    """Both groups of a batch without a spread, one of them but for rounding; one of them with a spread."""
 
     def told(*groups: tuple[float, ...]) -> Told:
         events = [event for place, rewards in enumerate(groups) for event in scored_group(place, rewards)]
         taken = [GroupAssigned(step=1, group=f"g{place}", version=0, staleness=0) for place in range(2)]
         return each(0, 1, [*events, *taken, stepped(1)])
 
-    return Scene(told(ZEROS, ZEROS)), Scene(told(ZEROS, MIXED))
+    return Scene(told(ZEROS, (0.3, 0.3, 0.3, 0.1 + 0.2))), Scene(told(ZEROS, MIXED))
 
 
 def cliff() -> Pair:
