@@ -151,8 +151,10 @@ class Desk:
         """Say it on the condition of the core's own last word; False when that was another than we knew.
 
         Raises:
-            CellReplaced: another core speaks now.
+            CellReplaced: another core speaks now; its words are no condition that would hold this one back.
+            CellLeftBehind: this one was taken for lost.
         """
+        self.check()
         subject = self.place.subject("core")
         try:
             await self.say(("core",), *events, expect=Expect(subject, self._core_last))

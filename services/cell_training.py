@@ -12,7 +12,7 @@ from gyre.core import cell, ledger
 from gyre.engines.port import EngineUnavailable
 from gyre.engines.remote import RemoteEngine
 from gyre.errors import GyreError
-from gyre.trainers.checkpoint import locate, prune
+from gyre.trainers.checkpoint import locate, prune, spare
 from gyre.trainers.port import (
     FencedOut,
     ReductionFailed,
@@ -288,7 +288,7 @@ class Training:
         weights = named(desk.place, view.weights)
         offered = await self._weights.offer(weights, view.published_weights)  # again: this may be another core
         await asyncio.gather(*(self._has_it(each, view.ledger.version) for each in view.engines.values()))
-        keep = [each for each in (weights, view.optimizer, view.published_weights) if each is not None]
+        spared = await self._spare(weights) if desk.place.config.run.keep_weights == "latest" else ()
         published = WeightsPublished(
             version=view.ledger.version,
             weights=weights,
@@ -297,8 +297,14 @@ class Training:
             sent=offered.sent,
             changed=offered.changed,
         )
-        if await desk.say_as_core(published) and desk.place.config.run.keep_weights == "latest":
-            await asyncio.to_thread(prune, desk.place.folder, keep)
+        if await desk.say_as_core(published):
+            await asyncio.to_thread(prune, spared)
+
+    async def _spare(self, weights: WeightsRef) -> tuple[Path, ...]:
+        """What nobody needs once these are published, found before: from then on a successor may save at any time."""
+        view = self._desk.view
+        keep = [each for each in (weights, view.optimizer, view.published_weights) if each is not None]
+        return await asyncio.to_thread(spare, self._desk.place.folder, keep)
 
     def _published(self, version: int) -> bool:
         """Whether an update ends a burst."""

@@ -105,23 +105,23 @@ def locate(folder: Path, reference: WeightsRef) -> Path:
     return path
 
 
-def prune(folder: Path, keep: Collection[WeightsRef]) -> int:
-    """Delete weights and optimizer files and folders that `keep` does not name, and what crashed writes left.
+def spare(folder: Path, keep: Collection[WeightsRef]) -> tuple[Path, ...]:
+    """Weights and optimizer files and folders that `keep` does not name, and what crashed writes left.
 
-    For the core alone, between two saves. Other folders and other kinds of files are left as they are.
-
-    Returns:
-        How many.
+    For the core alone, between two saves. Other folders and other kinds of files are left out.
     """
     kept = {(folder / each.address).resolve() for each in keep}
     found = [each for kind in ("weights", "optimizer") for each in (folder / kind).glob("*")]
-    gone = [each for each in found if _ours(each) and each.resolve() not in kept]
-    for each in gone:
+    return tuple(each for each in found if _ours(each) and each.resolve() not in kept)
+
+
+def prune(found: Collection[Path]) -> None:
+    """Delete what was spare."""
+    for each in found:
         if each.is_dir():
-            shutil.rmtree(each)
+            shutil.rmtree(each, ignore_errors=True)
         else:
             each.unlink(missing_ok=True)
-    return len(gone)
 
 
 def _ours(path: Path) -> bool:

@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from bus.memory import MemoryBroker, MemoryBus
+from bus.log import Expect
+from bus.memory import MemoryBroker, MemoryBus, MemoryLog
 from bus.streams import Limits
 from gyre.config import Config
 from gyre.engines.scripted import ScriptedEngine, replay
 from gyre.weights.files import FromFolder
+from schemas.envelope import Commit
 from schemas.refs import WeightsRef
-from schemas.training import OptimizerStepped, ReductionOpened
+from schemas.roles import CellRegistered
+from schemas.training import OptimizerStepped, ReductionOpened, WeightsPublished
 from services import cell_training
-from services.cell_desk import Desk
+from services.cell_desk import CellReplaced, Desk
 from services.cell_training import Training
 from services.place import Place
 from services.replica import Replica
@@ -100,6 +103,43 @@ async def test_files_are_digested_and_deleted_while_the_cell_hears_and_says_on(
         await desk.heard()
         assert desk.view.published == 1
     assert on_loop == [False, False]
+
+
+async def test_a_core_that_is_overtaken_once_it_has_published_leaves_what_its_successor_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, newer = MemoryLog.append, tmp_path / "weights" / f"{'f' * 64}.safetensors"
+
+    async def and_saved(log: MemoryLog, subject: str, commit: Commit, expect: Expect | None = None) -> int:
+        sequence = await append(log, subject, commit, expect)
+        if isinstance(commit.events[0], WeightsPublished):
+            newer.touch()
+        return sequence
+
+    monkeypatch.setattr(MemoryLog, "append", and_saved)
+    async with core(tmp_path) as (desk, training):
+        await desk.say(("core",), updated(tmp_path))
+        await desk.heard()
+        older = newer.with_stem("0" * 64)
+        older.touch()
+        await training.publish()
+    assert newer.exists()
+    assert not older.exists()
+
+
+async def test_a_core_that_hears_of_its_successor_says_and_deletes_nothing_more(tmp_path: Path) -> None:
+    async with core(tmp_path) as (desk, training):
+        await desk.say(("core",), updated(tmp_path))
+        place = Place("cell", "core-b", RUN, tmp_path, "", Config())
+        successor = CellRegistered(cell=0, instance="core-b", url="", capacity=1, version=0)
+        await desk.bus.ev.append(place.subject("core"), place.commit((successor,), as_of=0, correlation=RUN))
+        await desk.caught_up()
+        newer = tmp_path / "weights" / f"{'f' * 64}.safetensors"
+        newer.touch()
+        with pytest.raises(CellReplaced):
+            await training.publish()
+        assert await desk.bus.ev.head() == 2
+    assert newer.exists()
 
 
 def updated(folder: Path) -> OptimizerStepped:

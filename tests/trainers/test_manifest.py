@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gyre.trainers import manifest
-from gyre.trainers.checkpoint import locate, prune, save_tensors
+from gyre.trainers.checkpoint import locate, prune, save_tensors, spare
 from gyre.trainers.manifest import NAME, Manifest, seal, written
 from gyre.trainers.port import WeightsRefused
 from schemas.refs import WeightsRef
@@ -92,7 +92,9 @@ def test_pruning_keeps_the_checkpoint_that_is_named_and_no_other(tmp_path: Path)
     weights = save_tensors(TENSORS, tmp_path, "weights")
     (tmp_path / "optimizer" / "crashed.tmp").mkdir()
     (tmp_path / "optimizer" / "mine").mkdir()
-    assert prune(tmp_path, [kept, weights]) == 2
+    prune(found := spare(tmp_path, [kept, weights]))
+    assert len(found) == 2
     assert not (tmp_path / other.address).exists()
     assert sorted(each.name for each in (tmp_path / "optimizer").iterdir()) == [kept.digest, "mine"]
-    assert prune(tmp_path, []) == 2
+    assert len(spare(tmp_path, [])) == 2
+    prune(spare(tmp_path, []))
