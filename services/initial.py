@@ -12,7 +12,7 @@ from pathlib import Path
 from gyre.errors import GyreError
 from gyre.models.load import MODELLED, NANO, find_model, load_model
 from gyre.trainers.buckets import write_first
-from gyre.trainers.checkpoint import place_file, save_tensors
+from gyre.trainers.checkpoint import place_file, save_float32, save_tensors
 from schemas.refs import WeightsRef
 
 
@@ -23,8 +23,12 @@ def write_initial(folder: Path, model: str) -> WeightsRef:
     found = find_model(model)
     if found == NANO:  # a trainer wrote it
         return place_file(partial(shutil.copyfile, NANO / "model.safetensors"), folder, "weights")
+    from gyre.trainers.mapped import mapped
     from gyre.trainers.torch import file_state
 
+    tensors = mapped(found)  # so that a model may be larger than the memory of whoever starts runs
+    if tensors is not None:
+        return save_float32(tensors, folder, "weights")
     return save_tensors(file_state(load_model(found)[0])[0], folder, "weights")
 
 

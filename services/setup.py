@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -225,6 +226,8 @@ def initial_weights(folder: Path, model: str) -> WeightsRef:
     """Policy version 0, written by a process of its own. Raises `SetupError` with that process's one line."""
     command = [sys.executable, "-m", "services.initial", str(folder), model]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == -signal.SIGKILL:  # by the kernel, which leaves no word
+        raise SetupError(f"model.path = {model}: writing its weights was killed, most likely for memory; give it more")
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise SetupError(lines[-1])

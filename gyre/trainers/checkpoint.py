@@ -4,13 +4,15 @@ A file is written aside, flushed to disk, renamed, and the folder is flushed: a 
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gyre.trainers.port import WeightsRefused
 from schemas.refs import WeightsRef
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["weights", "optimizer"]
 METADATA = {"format": "pt"}
+_PIECE = 1 << 22
+"""Numbers that are converted at a time."""
 
 
 def save_tensors(tensors: Mapping[str, "Tensor"], folder: Path, kind: Kind) -> WeightsRef:
@@ -35,6 +39,29 @@ def save_tensors(tensors: Mapping[str, "Tensor"], folder: Path, kind: Kind) -> W
     from safetensors.torch import save_file
 
     return place_file(lambda aside: save_file(dict(tensors), aside, metadata=METADATA), folder, kind)
+
+
+def save_float32(tensors: Mapping[str, "Tensor"], folder: Path, kind: Kind) -> WeightsRef:
+    """As `save_tensors`, of what the tensors are in float32, some megabytes at a time: they may be mapped files."""
+    return place_file(partial(_write_float32, tensors), folder, kind)
+
+
+def _write_float32(tensors: Mapping[str, "Tensor"], path: Path) -> None:
+    """To the byte what the library writes: a header of names in order, then the numbers in that order."""
+    from torch import float32, split
+
+    header: dict[str, Any] = {"__metadata__": METADATA}
+    ordered, end = sorted(tensors.items()), 0
+    for name, tensor in ordered:
+        begin, end = end, end + 4 * tensor.numel()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in ordered:
+            for piece in split(tensor.reshape(-1), _PIECE):
+                file.write(piece.to(float32).numpy().tobytes())
 
 
 def place_file(write: Callable[[Path], object], folder: Path, kind: Kind) -> WeightsRef:
