@@ -9,6 +9,7 @@ from gyre.config import Config
 from gyre.core.plan import Plan
 from gyre.core.staleness import boundary_mean, continuous_mean, expected_mean
 from gyre.tasks.folder import Task
+from services.judges import absent_program
 from services.preflight import preflight
 from services.setup import HELDOUT_SEED, copy_tasks, sandboxes_of
 from services.tasks_images import refuse_missing
@@ -54,7 +55,7 @@ def _long_run(plan: Plan) -> float:
 
 def _warnings(config: Config, plan: Plan) -> list[str]:
     """What can be kept, but will hardly be meant: one line each, naming field, value and fix."""
-    return [*_harness_away(config), *_idle_satellites(config, plan)]
+    return [*_harness_away(config), *_evaluator_away(config), *_idle_satellites(config, plan)]
 
 
 def _harness_away(config: Config) -> list[str]:
@@ -64,6 +65,11 @@ def _harness_away(config: Config) -> list[str]:
         return []
     rule = "no such program here: every execution would fail; install it, or give its path, where runners are"
     return [f"harness.command = {program}: {rule}"]
+
+
+def _evaluator_away(config: Config) -> list[str]:
+    rule = "no such program here: nothing would get a valid score; install it, or give its path, where evaluators are"
+    return [f"evaluator.command = {program}: {rule}"] if (program := absent_program(config)) else []
 
 
 def _idle_satellites(config: Config, plan: Plan) -> list[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -124,9 +125,11 @@ def draw(report: Report, console: Console) -> None:
     if report.groups:
         console.print(_groups(report))
         console.print("What was trained stays as it was; these are the numbers that a new run would see.")
-    for name, score in report.found.items():
-        if score is None:
-            show(console, [paragraphs(f"{name}: no valid score: {report.reasons[name]}")])
+    unresolved = [name for name, score in report.found.items() if score is None]
+    show(console, (paragraphs(f"{name}: no valid score: {report.reasons[name]}") for name in unresolved))
+    if len(unresolved) > 1:
+        ((reason, times),) = Counter(report.reasons[name] for name in unresolved).most_common(1)
+        show(console, [paragraphs(f"{len(unresolved)} without a valid score, {times} of them as: {reason}")])
 
 
 def _changed(report: Report) -> Table:

@@ -1,6 +1,7 @@
 """Who scores a run's preserved work, as [evaluator] says: who supplies the reward, who else is heard, and where."""
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,19 @@ def check_evaluators(config: Config) -> None:
     if "judge" in kinds and judge.key_env and not os.environ.get(judge.key_env):
         rule = f"export {judge.key_env}, or leave it empty for a server that asks for none"
         raise EvaluatorError(f"evaluator.judge.key_env = {judge.key_env!r}: is not in this environment; {rule}")
+
+
+def absent_program(config: Config) -> str:
+    """The program of `evaluator.command` if this machine has none of that name; "" too where images would hold it.
+
+    One that is named by a place (`{tests}/judge`) or relative to the workspace is found out about when it is run.
+    """
+    kind = config.evaluator.sandbox or config.sandbox.kind
+    if "command" not in config.evaluator.kinds or kind not in ("process", "bubblewrap"):
+        return ""
+    program = Template.parse(config.evaluator.command, Path.cwd()).words[0]
+    elsewhere = "{" in program or ("/" in program and not Path(program).is_absolute())
+    return "" if elsewhere or shutil.which(program) else program
 
 
 def _evaluator(config: Config, kind: Kind, run: Run) -> Evaluator:

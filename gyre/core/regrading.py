@@ -113,12 +113,12 @@ def changes(facts: Facts, found: Mapping[str, float | None]) -> tuple[RewardChan
 
     Args:
         facts: of the run.
-        found: execution -> its score, None where the evaluator found no valid one.
+        found: execution -> its score, None where the evaluator found no valid one: that says nothing of its reward.
     """
     return tuple(
-        RewardChange(execution=each.execution, group=each.group, old=each.reward, new=found[each.execution])
+        RewardChange(execution=each.execution, group=each.group, old=each.reward, new=score)
         for each in facts.executions.values()
-        if each.execution in found and found[each.execution] != each.reward
+        if (score := found.get(each.execution)) is not None and score != each.reward
     )
 
 
@@ -140,7 +140,8 @@ def group_changes(
         if not members:
             continue
         before = tuple(each.reward for each in members)
-        after = tuple(found.get(each.execution, each.reward) for each in members)
+        scores = ((found.get(each.execution), each.reward) for each in members)
+        after = tuple(reward if score is None else score for score, reward in scores)
         own = seed_of(seed, group)
         names = tuple(each.execution for each in members)
         told = (Statistics(rewards, rule(rewards, own)) for rewards in (before, after))

@@ -61,6 +61,15 @@ def test_a_harness_that_this_machine_has_not_is_warned_of(overrides: list[str], 
     assert ("every execution would fail" in str(_checked(*overrides)["warnings"])) is warned
 
 
+@pytest.mark.parametrize(
+    ("command", "warned"),
+    [("not-on-any-path {tests}", True), ("/not/here", True), ("sh judge.sh", False), ("{tests}/judge", False)],
+)
+def test_an_evaluator_that_this_machine_has_not_is_warned_of(command: str, warned: bool) -> None:
+    found = str(_checked("evaluator.kind=command", f"evaluator.command={command}")["warnings"])
+    assert (f"evaluator.command = {command.split(maxsplit=1)[0]}: no such program here" in found) is warned
+
+
 def test_the_warning_names_field_value_and_fix(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[schedule]\nrho_min = 1.0\n")
     arguments = [word for override in SMALL for word in ("--set", override)]

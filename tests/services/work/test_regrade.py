@@ -187,9 +187,43 @@ async def test_an_evaluator_that_fails_is_tried_as_in_the_run_and_is_no_zero(gra
     report = await graded.regrade()
     assert report.found == {"x0-0": None}
     assert "broken" in report.reasons["x0-0"]
-    assert report.changed == (RewardChange(execution="x0-0", group="g0", old=1.0, new=None),)
+    assert (report.changed, report.groups) == ((), ())
     assert [event.attempt for event in await graded.said() if isinstance(event, AssessmentRecorded)] == [1, 2, 3]
     assert (await graded.regrade()).new == 0
+
+
+async def test_no_valid_score_leaves_a_reward_as_it_is_among_its_peers(graded: Graded, run: Any) -> None:
+    run.task("job", "grep -q broken out && exit 5; grep -q good out")
+    run.configure(reward={"attempts": 1})
+    await graded.group(3)
+    for index, said in enumerate(("broken", "good", "bad")):
+        await graded.execution(index, said, 1.0)
+    report = await graded.regrade()
+    assert report.changed == (RewardChange(execution="x0-2", group="g0", old=1.0, new=0.0),)
+    assert [group.after.rewards for group in report.groups] == [(1.0, 1.0, 0.0)]
+
+
+@pytest.mark.parametrize("command", ["no-such-program {tests}", "/no/such/program"])
+async def test_a_command_that_is_not_here_is_refused_before_anything_is_said(
+    graded: Graded, run: Any, command: str
+) -> None:
+    run.task("job", "exit 0")
+    await graded.group(1)
+    await graded.execution(0, "good", 1.0)
+    before = await run.bus.ev.head()
+    with pytest.raises(RegradeError, match=f"--evaluator {command.split(maxsplit=1)[0]}: no such program here"):
+        await graded.regrade(command=command)
+    assert await run.bus.ev.head() == before
+
+
+async def test_a_command_of_the_workspace_or_the_tests_is_not_looked_for_here(graded: Graded, run: Any) -> None:
+    run.task("job", "exit 0")
+    await graded.group(1)
+    await graded.execution(0, "good", 0.0)
+    run.configure(reward={"attempts": 1})
+    report = await graded.regrade(command="{tests}/nowhere")
+    assert report.found == {"x0-0": None}
+    assert "nowhere" in report.reasons["x0-0"]
 
 
 async def test_what_a_live_run_has_not_settled_is_left_alone(graded: Graded, run: Any) -> None:
