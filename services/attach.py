@@ -217,12 +217,13 @@ def _environment(host: Host | None) -> dict[str, str]:
 
 @contextmanager
 def _passed_on(process: asyncio.subprocess.Process) -> Iterator[None]:
-    """A signal to end is for the consumer, which then ends in order."""
+    """A signal to end is for the consumer, which then ends in order; a second one ends it however busy it is."""
     loop = asyncio.get_running_loop()
+    saying = iter((signal.SIGTERM,))
 
     def tell() -> None:
         if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(next(saying, signal.SIGKILL))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, tell)

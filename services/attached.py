@@ -13,8 +13,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from gyre.errors import GyreError
 from schemas.speakers import Stream
 from services.alongside import until_one_ends
 from services.boss import Boss, Hello
-from services.consumer import At, Consumer, Position, filter_of, load, streams_of, wanted
+from services.consumer import At, Consumer, NotYet, Position, filter_of, load, streams_of, wanted
 from services.ending import Ending
 
 LOG = logging.getLogger("gyre")
@@ -50,11 +50,15 @@ class Worker:
         self._busy = threading.RLock()
         """Held in threads: one goes on for a moment when who waits for it is cancelled."""
         self._saved, self._unsaved = time.monotonic(), False
+        self._broken = False
+        """A commit was handled in part: what the consumer knows is no commit's state any more."""
 
     def stop(self) -> None:
         """End in order, after the commit that is being handled."""
         self._stopping = True
         self._ending.news.set()
+        if stop := getattr(self.consumer, "stop", None):
+            stop()
 
     async def run(self, logs: Mapping[Stream, Chunks]) -> None:
         """Hand over everything in these logs until their end, or until told to stop."""
@@ -102,8 +106,9 @@ class Worker:
     async def _await_all(self, stream: Stream, chunk: list[Stored]) -> None:
         for stored in chunk:
             if not self._stopping:
-                for event, at in self._events(stream, stored):
-                    await self.consumer.handle(event, at)
+                with self._whole():
+                    for event, at in self._events(stream, stored):
+                        await self.consumer.handle(event, at)
                 self.position.sequences[stream] = stored.sequence
                 if self._is_due():
                     await asyncio.to_thread(self.keep)
@@ -112,11 +117,20 @@ class Worker:
         with self._busy:
             for stored in chunk:
                 if not self._stopping:
-                    for event, at in self._events(stream, stored):
-                        self.consumer.handle(event, at)
+                    with self._whole():
+                        for event, at in self._events(stream, stored):
+                            self.consumer.handle(event, at)
                     self.position.sequences[stream] = stored.sequence
                     if self._is_due():
                         self.keep()
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._broken = True
+            raise
 
     async def _save_in_silence(self) -> None:
         """What came last is kept too, when nothing follows it."""
@@ -140,11 +154,17 @@ class Worker:
         ]
 
     def keep(self) -> None:
-        """Save what the consumer keeps, and the position with it; blocks."""
+        """Save what the consumer keeps, and the position with it, or nothing where they do not go together; blocks."""
         save = getattr(self.consumer, "save", None)
         with self._busy:
-            self.position.state = save() if save else None
-            self.position.save()
+            if self._broken:
+                return
+            try:
+                self.position.state = save() if save else None
+            except NotYet as error:
+                LOG.warning("%s", error)
+            else:
+                self.position.save()
             self._saved, self._unsaved = time.monotonic(), False
 
 

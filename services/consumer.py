@@ -32,6 +32,10 @@ class ConsumerError(GyreError):
     """What was named cannot be attached; one line with the way out."""
 
 
+class NotYet(GyreError):
+    """Raised by a consumer's `save`: what it was given is not dealt with, and nothing is kept this time."""
+
+
 @dataclass(frozen=True, slots=True)
 class At:
     """Where an event stands."""
@@ -62,8 +66,11 @@ class Consumer(Protocol):
     - `reads`, a tuple of event models: what it is given; without, all events of EV. `ModelCallRecorded` is read from
       CALL, all others from EV; each log is in order by itself.
     - `save() -> Any`, what to keep beside the position (JSON), asked for about once a second and at the end: both are
-      written as one, so that state is never ahead of or behind its position. Write what must not be lost in here.
+      written as one, so that state is never ahead of or behind its position. Write what must not be lost in here; where
+      that cannot be done, raise `NotYet`: what was kept last stays, and all since then is handed over again next time.
     - `load(kept)`, called first with what was kept last.
+    - `stop()`, called when it is told to end, while `handle` or `save` may be at work in another thread: what waits in
+      there for somebody else had better return.
     - `close()`, called last.
     """  # noqa: D415 - a list follows
 

@@ -22,7 +22,7 @@ from bus.log import BusPort, Log, Stored
 from bus.workqueue import decode
 from schemas.speakers import Stream
 from services.attached import Worker
-from services.consumer import At, ConsumerError, Position
+from services.consumer import At, ConsumerError, NotYet, Position
 from services.ending import Ending
 from services.place import Place
 from services.spans import KINDS, Open, Span, Spans
@@ -60,8 +60,10 @@ class Traces:
             self._send()
 
     def save(self) -> Any:
-        """What is counted as read has been sent."""
+        """What is counted as read has been sent. Raises `NotYet`: it was not, and has to be read again."""
         self._send()
+        if self._waiting:
+            raise NotYet(f"traces: {len(self._waiting)} spans or more were not sent; whoever goes on sends them")
         return dataclasses.asdict(self._spans.open if self._spans else self._kept)
 
     def load(self, kept: Any) -> None:
@@ -69,7 +71,7 @@ class Traces:
         self._kept = Open(**kept)
 
     def stop(self) -> None:
-        """Send no more, even what waits: it is sent by who goes on from the position."""
+        """Send no more, even what waits: it is sent by who goes on from what was kept before it."""
         self._stopping.set()
 
     def close(self) -> None:
@@ -105,7 +107,6 @@ async def serve(place: Place, bus: BusPort) -> None:
         raise
     finally:
         worker.stop()
-        consumer.stop()
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
         position.close()

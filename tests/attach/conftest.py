@@ -15,6 +15,7 @@ class Collector:
     def __init__(self) -> None:
         self.spans: list[Any] = []
         self.refusals = 0
+        self.refused = threading.Event()
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -23,7 +24,9 @@ class Collector:
                 collector.refusals -= 1
                 self.send_response(403 if collector.refusals >= 0 else 200)
                 self.end_headers()
-                if collector.refusals < 0:
+                if collector.refusals >= 0:
+                    collector.refused.set()
+                else:
                     collector.take(body, self.headers.get("Content-Encoding", ""))
 
             def log_message(self, *_: object) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,15 @@ class Sleeper:
 
     def close(self) -> None:
         self._file.write_text(json.dumps(self._seen))
+
+
+class Stubborn:
+    """Says that it has begun, and waits for what never comes."""
+
+    def handle(self, event: Any, at: At) -> None:
+        sys.stderr.write("begun\n")
+        sys.stderr.flush()
+        threading.Event().wait()
 
 
 class Crasher:

@@ -1,10 +1,13 @@
 """What an attached consumer is promised: order, a position that lives with its state, one line for what is wrong."""
 
+import asyncio
 import json
 import re
 import shutil
+import signal
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -15,11 +18,13 @@ from bus import users
 from bus.archive_log import open_archive
 from bus.log import Stored
 from schemas.calls import ModelCallRecorded
+from services import attached
 from services.attach_host import AttachError, place_for
 from services.attached import Worker
 from services.cli import app
 from services.consumer import ConsumerError, Position, filter_of, load, streams_of
 from services.ending import Ending
+from tests.e2e.living import Command
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests/data/runs"
@@ -88,6 +93,55 @@ async def test_the_export_that_dies_between_file_and_position_has_each_event_onc
         ]
     table = ds.dataset(folder).to_table().sort_by([("sequence", "ascending"), ("index", "ascending")])
     assert list(zip(table["sequence"].to_pylist(), table["index"].to_pylist(), strict=True)) == wanted
+
+
+class HalfWay:
+    """Keeps what it was given; its patience ends within a commit."""
+
+    def __init__(self, breaks_at: str) -> None:
+        self.seen = list[str]()
+        self._breaks_at = breaks_at
+
+    def handle(self, _: Any, at: Any) -> None:
+        self.seen.append(at.id)
+        if at.id == self._breaks_at:
+            raise RuntimeError(at.id)
+
+    def save(self) -> list[str]:
+        return self.seen
+
+
+class HalfWayAsync(HalfWay):
+    async def handle(self, event: Any, at: Any) -> None:  # type: ignore[override]
+        super().handle(event, at)
+
+
+@pytest.mark.parametrize("kind", [HalfWay, HalfWayAsync])
+async def test_who_breaks_within_a_commit_keeps_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[HalfWay]
+) -> None:
+    with open_archive(RECORDED / "small.jsonl.zst") as archive:
+        commits = {stored.sequence: stored.commit.events async for stored in archive.ev.read() if stored.commit}
+    broken = next(sequence for sequence, events in commits.items() if sequence > 20 and len(events) > 1)
+    position = Position.load(tmp_path / "half.json", "half")
+    await fed(kind(""), position, until=10)
+    kept = (tmp_path / "half.json").read_text()
+    # no time passes while it is at work, and whoever saves in silence waits for its turn
+    monkeypatch.setattr(attached, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(attached, "SAVE_SECONDS", 1e-9)
+    with pytest.raises(RuntimeError):
+        await fed(kind(f"{broken}.1"), position)
+    await asyncio.get_running_loop().shutdown_default_executor()  # who was saving then has done so
+    position.close()
+    assert (tmp_path / "half.json").read_text() == kept
+
+
+async def test_who_is_stubborn_is_ended_by_a_second_signal(tmp_path: Path) -> None:
+    stubborn = await Command.start("attach", f"{OTHERS}:Stubborn", RECORDED / "small.jsonl.zst", "--runs", tmp_path)
+    await stubborn.line(lambda line: line == "begun")
+    stubborn.stop(signal.SIGINT)
+    stubborn.stop(signal.SIGTERM)
+    assert (await stubborn.end())[0] != 0
 
 
 async def test_the_alert_speaks_when_reward_collapses(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import shutil
+import signal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from services.spans import KINDS, Spans
 from services.supervisor import BESIDE, services_of
 from services.traces import Traces
 from tests.attach.conftest import Collector
+from tests.e2e.living import Command
 
 ROOT = Path(__file__).parents[2]
 ARCHIVE = ROOT / "tests/data/runs/small.jsonl.zst"
@@ -113,6 +116,33 @@ def test_what_had_begun_goes_on_after_a_restart_with_the_same_ids(collector: Col
     second.save()
     found = {int.from_bytes(span.span_id): span.start_time_unix_nano for span in collector.spans}
     assert found == {span.id: min(span.start, span.end) for span in wanted}
+
+
+async def test_who_is_ended_while_the_collector_is_away_ends_and_who_goes_on_sends_all_of_it(
+    collector: Collector, tmp_path: Path
+) -> None:
+    archive = shutil.copy(ARCHIVE, tmp_path / "a.jsonl.zst")
+    words = (
+        "attach",
+        "services.traces:Traces",
+        archive,
+        "--durable",
+        "traces",
+        "--option",
+        f"endpoint={collector.url}",
+    )
+    collector.refusals = 10**9
+    first = await Command.start(*words)
+    await asyncio.to_thread(collector.refused.wait)
+    first.stop(signal.SIGTERM)
+    assert (await first.end())[0] == 0, first.lines
+    assert any("spans or more were not sent; whoever goes on sends them" in line for line in first.lines)
+    collector.refusals = 0
+    second = await Command.start(*words)
+    assert (await second.end())[0] == 0, second.lines
+    whole = Spans("small")
+    wanted = {span.id for event, at in recorded() for span in whole.take(event, at.commit.time, at.sequence)}
+    assert {int.from_bytes(span.span_id) for span in collector.spans} == wanted
 
 
 async def test_the_service_sends_what_a_run_says_and_goes_on_where_it_was(collector: Collector, tmp_path: Path) -> None:
