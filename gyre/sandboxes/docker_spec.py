@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gyre.sandboxes.port import NO_CORE, Command, Limits, SandboxError
-from gyre.sandboxes.shown import environment, outermost, veiled
+from gyre.sandboxes.shown import environment, mounted
 
 LABEL = "gyre.sandbox"
 """Every container of a sandbox has it."""
@@ -32,17 +32,18 @@ class Body:
 
     def of(self, command: Command, image: str, labels: Mapping[str, str], network: str = "none") -> dict[str, Any]:
         """The container of one command. Raises `SandboxError` for a folder that it would not see."""
-        shown = outermost(command, self.visible, self.hidden)
+        places = mounted(command, self.visible, self.hidden)
+        shown = (path for path, whole in places.items() if whole)
         seen = [self.mount(command.box), *(self.mount(path, read_only=True) for path in shown)]
         seen += [self._place(command.box, name, path) for name, path in command.places]
-        veil = {str(self.hidden): _VEIL} if veiled(self.hidden, shown) else {}
+        veils = {str(path): _VEIL for path, whole in places.items() if not whole}
         hardened = self._hardened(network)
         return {
             **self._process(command.arguments, environment(command), labels, image),
             "WorkingDir": str(command.folder),
             "HostConfig": {
                 **hardened,
-                "Tmpfs": {**hardened["Tmpfs"], **veil},
+                "Tmpfs": {**hardened["Tmpfs"], **veils},
                 "Memory": self.limits.memory_bytes,
                 "MemorySwap": self.limits.memory_bytes,
                 "PidsLimit": self.limits.processes,

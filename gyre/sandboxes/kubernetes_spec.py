@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from gyre.config_containers import KubernetesSection
 from gyre.sandboxes import owners
 from gyre.sandboxes.port import Command, Limits, SandboxError
-from gyre.sandboxes.shown import environment, outermost, veiled
+from gyre.sandboxes.shown import environment, mounted
 
 CONTAINER = "command"
 COMPONENT = "app.kubernetes.io/component"
@@ -113,14 +113,14 @@ class Body:
         }
 
     def _places(self, command: Command) -> list[dict[str, Any]]:
-        shown = outermost(command, self.visible, self.hidden)
-        found = [self._mount(command.box, read_only=False), *(self._mount(each) for each in shown)]
+        places = mounted(command, self.visible, self.hidden)
+        shown = (self._mount(path) for path, whole in places.items() if whole)
+        found = [self._mount(command.box, read_only=False), *shown]
         named = (
             (name, self._mount(path, read_only=not path.is_relative_to(command.box))) for name, path in command.places
         )
-        veil = [{"name": _VEIL, "mountPath": str(self.hidden)}] if veiled(self.hidden, shown) else []
         return [
-            *veil,
+            *({"name": _VEIL, "mountPath": str(path)} for path, whole in places.items() if not whole),
             *(each for each in found if each),
             *({**each, "mountPath": name} for name, each in named if each),
         ]

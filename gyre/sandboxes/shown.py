@@ -1,34 +1,48 @@
-"""What a command in a container finds there: folders of ours, and variables."""
+"""What a command is shown of this machine, under which names, and what is covered there; variables in a container."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from gyre.sandboxes.orphans import MARK
 from gyre.sandboxes.port import Command, SandboxError
 
 
-def outermost(command: Command, visible: tuple[Path, ...], hidden: Path | None = None) -> list[Path]:
-    """All that a command may read, each once, without what lies in another one or in its box.
+def laid_out(wanted: Iterable[Path], hidden: Path | None, there: Iterable[Path] = ()) -> dict[Path, bool]:
+    """Names in the order in which they are mounted, outermost first: True for what is shown, False for a veil.
 
-    `hidden` is covered where it lies in something visible: what is visible in it stands by itself.
+    Whatever leads to `hidden` gets a veil over it, under that name: a link may lead to a folder above it. What is
+    wanted below a veil is shown again; what else lies in something that is shown needs no mount.
+
+    Args:
+        wanted: what may be read, each under its name here.
+        hidden: never shown as a whole.
+        there: what the command sees already, each under its own name, not a link's.
+    """
+    whole = hidden.resolve() if hidden is not None else None
+    seen: dict[Path, bool] = {}
+    first = tuple(there)
+    for path in (*first, *sorted(set(wanted), key=lambda path: (len(path.parts), path))):
+        around = next((each for each in (path, *path.parents) if each in seen), None)
+        if around is not None and seen[around] and path not in first:
+            continue
+        real = path.resolve()
+        if whole is None or real != whole:
+            seen[path] = True
+        if whole is not None and whole.is_relative_to(real):
+            seen[path / whole.relative_to(real)] = False
+    return {path: shown for path, shown in seen.items() if path not in first}
+
+
+def mounted(command: Command, visible: Iterable[Path], hidden: Path | None = None) -> dict[Path, bool]:
+    """`laid_out` of all that a command may read besides its box.
 
     Raises:
-        SandboxError: the command's folder is not among them.
+        SandboxError: the command's folder is not among that, nor in its box.
     """
-    wanted = dict.fromkeys((*visible, *command.visible))
-    others = (command.box, *wanted)
-    if not any(command.folder.is_relative_to(path) for path in others):
+    wanted = (*visible, *command.visible)
+    if not any(command.folder.is_relative_to(path) for path in (command.box, *wanted)):
         raise SandboxError(f"folder {command.folder}: lies neither in {command.box} nor in what is visible")
-
-    def within(path: Path, other: Path) -> bool:
-        veil = hidden is not None and path.is_relative_to(hidden) and not other.is_relative_to(hidden)
-        return path != other and path.is_relative_to(other) and not veil
-
-    return [path for path in wanted if not any(within(path, other) for other in others)]
-
-
-def veiled(hidden: Path | None, shown: list[Path]) -> bool:
-    """Whether a folder that is never shown as a whole has to be covered, since it lies in something that is shown."""
-    return hidden is not None and any(hidden.is_relative_to(path) for path in shown)
+    return laid_out(wanted, hidden, (command.box,))
 
 
 def environment(command: Command) -> dict[str, str]:

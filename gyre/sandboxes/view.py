@@ -4,6 +4,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from gyre.sandboxes.shown import laid_out
+
 _PROGRAMS = tuple(Path("/", name) for name in ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"))
 _ETC = (
     "alternatives",
@@ -27,6 +29,7 @@ _ETC = (
     "terminfo",
     "timezone",
 )
+_SYSTEM = (*_PROGRAMS, *(Path("/etc", name) for name in _ETC))
 _OURS = Path(__file__).with_name("etc")
 
 
@@ -42,8 +45,8 @@ def view(
     Args:
         box: the command's own folder.
         visible: what else may be read; of what is not there nothing is shown.
-        hidden: a folder that stays empty although it may lie in something visible; what is visible in it, and the box,
-            are shown all the same.
+        hidden: a folder that stays empty although it may lie in something visible, or among the system's programs, or
+            be found by a link; what is visible in it, and the box, are shown all the same.
         small_bytes: size of /tmp and of /dev/shm each.
         places: further names of folders, as `Command.places`.
     """
@@ -51,19 +54,21 @@ def view(
     arguments = ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]  # writable for root's own uid otherwise
     arguments += ["--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
     arguments += ["--size", size, "--tmpfs", "/tmp"]  # noqa: S108
-    for path in (*_PROGRAMS, *(Path("/etc", name) for name in _ETC)):
+    for path in _SYSTEM:
         arguments += _shown(path)
     for path in sorted(_OURS.iterdir()):
         arguments += ["--ro-bind", str(path), f"/etc/{path.name}"]
-    inner, outer = _apart(visible, hidden)
-    arguments += [word for path in outer for word in ("--ro-bind", str(path), str(path))]
-    veil = [str(hidden)] if hidden and any(hidden.is_relative_to(path) for path in outer) else []
-    arguments += [word for path in veil for word in ("--tmpfs", path)]
-    arguments += [word for path in inner for word in ("--ro-bind", str(path), str(path))]
+    # What is asked for by a link's name is found there, and where the link leads.
+    wanted = {each for path in visible if path.exists() for each in (path.absolute(), path.resolve())}
+    system = (path for path in _SYSTEM if path.exists() and not path.is_symlink())
+    seen = laid_out((path for path in wanted if not _linked(path)), hidden, system)
+    for path, whole in seen.items():
+        arguments += ["--ro-bind", str(path), str(path)] if whole else ["--tmpfs", str(path)]
     arguments += ["--bind", str(box), str(box)]
     for name, path in places:
         arguments += ["--bind" if path.is_relative_to(box) else "--ro-bind", str(path), name]
-    closed = [word for path in (*veil, "/") for word in ("--remount-ro", path)]
+    veils = [str(path) for path, whole in seen.items() if not whole]
+    closed = [word for path in (*veils, "/") for word in ("--remount-ro", path)]
     return [*arguments, *closed]
 
 
@@ -79,13 +84,6 @@ def _shown(path: Path) -> list[str]:
     return ["--ro-bind", str(path), str(path)] if path.exists() else []
 
 
-def _apart(visible: Iterable[Path], hidden: Path | None) -> tuple[list[Path], list[Path]]:
-    """What lies in `hidden`, and what does not: both where it is asked for and where links lead, none in another."""
-    inner: list[Path] = []
-    outer: list[Path] = []
-    wanted = {each for path in visible if path.exists() for each in (path.absolute(), path.resolve())}
-    for path in sorted(wanted, key=lambda path: (len(path.parts), path)):
-        shown = inner if hidden and path.is_relative_to(hidden) else outer
-        if not any(path.is_relative_to(other) for other in (*_PROGRAMS, *shown)):
-            shown.append(path)
-    return inner, outer
+def _linked(path: Path) -> bool:
+    """Whether a path is found by way of one of the system's links, such as /lib."""
+    return any(path.is_relative_to(each) for each in _SYSTEM if each.is_symlink())

@@ -65,6 +65,37 @@ async def test_what_is_hidden_stays_so_in_something_visible(tmp_path: Path) -> N
 
 
 @works_here
+async def test_what_is_hidden_stays_so_by_the_name_of_a_link(tmp_path: Path) -> None:
+    run, link = tmp_path / "data/runs/demo", tmp_path / "home/d"
+    for name in ("proxy.key", "tasks/t/test.sh", "work/x/ws/mine"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("")
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "data")
+    made = BubblewrapSandbox(LIMITS, (link,), hidden=run)
+    wanted = shell(run / "work/x", f"find -L {tmp_path} -type f", (link / "runs/demo/tasks",))
+    ended = await made.run(wanted)
+    await made.close()
+    test = "runs/demo/tasks/t/test.sh"
+    mine = f"{run}/work/x/ws/mine"
+    assert sorted(ended.output.decode().split()) == [f"{tmp_path}/data/{test}", mine, f"{link}/{test}"]
+
+
+@works_here
+async def test_what_is_hidden_stays_so_among_the_systems_programs(tmp_path: Path) -> None:
+    hidden = Path("/usr/share")
+    some = next(path for path in sorted(hidden.iterdir()) if path.is_dir() and not path.is_symlink())
+    made = BubblewrapSandbox(LIMITS, hidden=hidden)
+    alone = await made.run(shell(tmp_path, f"ls -A {hidden}; touch {hidden}/new"))
+    shown = await made.run(shell(tmp_path, f"ls -A {hidden}", (some,)))
+    whole = await made.run(shell(tmp_path, f"ls -A {hidden}", (hidden,)))
+    await made.close()
+    assert alone.output.decode().startswith("touch: ")
+    assert "Read-only file system" in alone.output.decode()
+    assert (shown.output.decode().split(), whole.output) == ([some.name], b"")
+
+
+@works_here
 @pytest.mark.parametrize("said", ["bwrap: no", "bwrap: execvp x", "prlimit: failed", '{ "exit-code": 1 }'])
 async def test_no_command_can_say_that_it_was_never_started(
     tmp_path: Path, sandbox: BubblewrapSandbox, said: str

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyre.config_containers import KubernetesSection
-from gyre.sandboxes import owners
+from gyre.sandboxes import docker_spec, owners
 from gyre.sandboxes.kubernetes import KubernetesSandbox
 from gyre.sandboxes.kubernetes_spec import Body
 from gyre.sandboxes.owners import Owner
@@ -92,6 +92,20 @@ def test_of_a_run_that_lies_in_something_visible_only_the_box_is_mounted() -> No
     assert ("runs", "/runs/r/work/e") in places
 
 
+def test_a_run_is_covered_where_a_link_leads_to_it(tmp_path: Path) -> None:
+    run, link = tmp_path / "data/runs/r", tmp_path / "d"
+    run.mkdir(parents=True)
+    link.symlink_to(tmp_path / "data")
+    wanted = Command(("true",), run / "work/e", run / "work/e", {}, 1.0)
+    pods = Body(RUNS.model_copy(update={"mounts": {str(tmp_path): "runs"}}), LIMITS, (link,), run)
+    pod = pods.of(wanted, "agents:1", "gyre-1-abcd-0", OWNER, {})
+    assert trouble(pod) == ""
+    places = [(each["name"], each["mountPath"]) for each in pod["spec"]["containers"][0]["volumeMounts"]]
+    assert ("veil", f"{link}/runs/r") in places
+    container = docker_spec.Body(LIMITS, "1000:1000", visible=(link,), hidden=run).of(wanted, "agents:1", {})
+    assert f"{link}/runs/r" in container["HostConfig"]["Tmpfs"]
+
+
 def test_a_pod_that_reaches_nothing_says_so() -> None:
     assert pod_of(in_a_run())["metadata"]["labels"]["gyre.dev/reach"] == "nothing"
 
@@ -135,6 +149,14 @@ async def test_an_image_that_no_node_finds_is_named(
     with pytest.raises(SandboxError, match="image no/such:1: ErrImagePull: no/such:1: not found"):
         await sandbox.run(command(tmp_path / "e", "true", image="no/such:1"))
     assert cluster.runs == {}
+
+
+async def test_a_registry_that_is_away_is_asked_again_by_the_node(
+    tmp_path: Path, cluster: Cluster, sandbox: KubernetesSandbox
+) -> None:
+    cluster.slow.add("agents:1")
+    ended = await sandbox.run(shell(tmp_path / "e", "echo well"))
+    assert (ended.exit_code, ended.last_line) == (0, "well")
 
 
 async def test_a_server_that_does_not_know_us_is_quoted(tmp_path: Path, cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gyre.sandboxes.folders import remove
 from gyre.sandboxes.owners import BOX, LOCK, UNTIL, Owner, gone
 from gyre.sandboxes.port import Command, SandboxError
-from gyre.sandboxes.shown import outermost, veiled
+from gyre.sandboxes.shown import laid_out, mounted
 
 NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=4)
 PATHS = st.builds(lambda parts: Path("/", *parts), NAMES)
@@ -70,27 +70,47 @@ def test_labels_of_somebody_else_are_no_reason_to_remove_anything() -> None:
 
 @given(PATHS, st.lists(PATHS, max_size=5), st.lists(PATHS, max_size=3))
 def test_what_is_shown_is_shown_once_and_never_inside_a_box(box: Path, wanted: list[Path], always: list[Path]) -> None:
-    shown = outermost(Command(("true",), box, box, {}, 1.0, visible=tuple(wanted)), tuple(always))
+    shown = mounted(Command(("true",), box, box, {}, 1.0, visible=tuple(wanted)), tuple(always))
+    assert all(shown.values())
     others = [box, *shown]
     for path in shown:
         assert path in (*wanted, *always)
         assert not any(path.is_relative_to(each) for each in others if each != path)
     for path in (*wanted, *always):
         assert any(path.is_relative_to(each) for each in others)
-    assert len(set(shown)) == len(shown)
 
 
 def test_what_is_visible_in_a_hidden_folder_stands_by_itself() -> None:
     command = Command(("true",), Path("/home/r/e"), Path("/home/r/e"), {}, 1.0, visible=(Path("/home/r/t"),))
     home, run = Path("/home"), Path("/home/r")
-    assert outermost(command, (home,)) == [home]
-    assert outermost(command, (home,), run) == [home, Path("/home/r/t")]
-    assert veiled(run, [home])
-    assert not veiled(run, [Path("/home/r/t")])
+    assert mounted(command, (home,)) == {home: True}
+    assert list(mounted(command, (home,), run).items()) == [(home, True), (run, False), (Path("/home/r/t"), True)]
+    assert mounted(command, (), run) == {Path("/home/r/t"): True}
+
+
+def test_a_hidden_folder_is_covered_under_every_name_that_leads_to_it(tmp_path: Path) -> None:
+    """A link to a folder above it, a link in it to a folder above it, and itself; what is wanted in it is shown."""
+    run, link, back = tmp_path / "data/runs/r", tmp_path / "home/d", tmp_path / "data/runs/r/back"
+    (run / "t").mkdir(parents=True)
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "data")
+    back.symlink_to(tmp_path / "data/runs")
+    seen = laid_out((link, link / "runs/r/t", tmp_path / "data", back, run), run)
+    assert seen == {
+        tmp_path / "data": True,
+        run: False,
+        link: True,
+        link / "runs/r": False,
+        back: True,
+        back / "r": False,
+        link / "runs/r/t": True,
+    }
+    assert list(laid_out((run / "t", run), run, (tmp_path,)).items()) == [(run, False), (run / "t", True)]
+    assert laid_out((tmp_path,), link / "runs/r") == {tmp_path: True, run: False}
 
 
 def test_a_folder_that_is_not_shown_is_refused() -> None:
     command = Command(("true",), Path("/a"), Path("/b"), {}, 1.0)
     with pytest.raises(SandboxError, match="folder /a: lies neither in /b"):
-        outermost(command, ())
-    assert outermost(command, (Path("/a"),)) == [Path("/a")]
+        mounted(command, ())
+    assert mounted(command, (Path("/a"),)) == {Path("/a"): True}
