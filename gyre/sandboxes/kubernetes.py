@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import logging
 import math
+import re
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
@@ -39,6 +40,9 @@ _REFUSALS = frozenset(
         "InvalidImageName", "RunContainerError", "StartError",
     }
 )  # fmt: skip
+_PULLS = frozenset({"ErrImagePull", "ImagePullBackOff"})
+_NO_IMAGE = re.compile("not found|does not exist|manifest unknown|denied|unauthorized", re.IGNORECASE)
+"""What a registry says that does not change by itself; a node asks again one that is away."""
 _ENDINGS: Mapping[str, Ending] = {"OOMKilled": "memory", "DeadlineExceeded": "timeout", "Evicted": "disk"}
 
 
@@ -195,9 +199,10 @@ class KubernetesSandbox:
                 if "running" in state:
                     runs.set()
                 waiting = state.get("waiting", {})
-                if waiting.get("reason") in _REFUSALS:
+                why, words = waiting.get("reason", ""), waiting.get("message", "")
+                if why in _REFUSALS and (why not in _PULLS or _NO_IMAGE.search(words)):
                     image = now["spec"]["containers"][0]["image"]
-                    raise SandboxError(f"image {image}: {waiting['reason']}: {waiting.get('message', '')}"[:300])
+                    raise SandboxError(f"image {image}: {why}: {words}"[:300])
         raise AssertionError("a pod changes until it is deleted, which raises")
 
     async def _changes(self, pod: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:

@@ -24,6 +24,7 @@ from tests import kubernetes_schema
 NAMESPACE = "gyre-sandboxes"
 TOKEN = "a-service-account"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+PULLED = "failed to do request: dial tcp: lookup registry.example.org: no such host"
 Pod = dict[str, Any]
 
 
@@ -85,6 +86,8 @@ class Cluster:
         """Of the next command that ends: instead of its own `terminated`."""
         self.unwilling: set[str] = set()
         """Images that no node finds."""
+        self.slow: set[str] = set()
+        """Images whose registry is away when a node asks first."""
         self.preempted: set[str] = set()
         """Images whose pods make room for others before they start."""
         self.deaf = 0
@@ -223,6 +226,9 @@ class Cluster:
             state = {"waiting": {"reason": "ErrImagePull", "message": f"{container['image']}: not found"}}
             await self._state(run, state, "Pending")
             return
+        if container["image"] in self.slow:
+            for reason, message in (("ErrImagePull", PULLED), ("ImagePullBackOff", "Back-off pulling image")):
+                await self._state(run, {"waiting": {"reason": reason, "message": message}}, "Pending")
         if container["image"] in self.preempted:
             run.pod["status"] = {"phase": "Failed", "reason": "Preempting"}
             await self.say("MODIFIED", run.pod)
