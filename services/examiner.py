@@ -7,6 +7,7 @@ an evaluation is said once and whole; an examiner that comes back redoes the one
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from pathlib import Path
@@ -25,6 +26,8 @@ from services.episode import Episodes
 from services.judges import judges_of
 from services.place import Place
 from services.voice import Voice
+
+_LOG = logging.getLogger("gyre")
 
 
 async def serve(place: Place, bus: BusPort) -> None:
@@ -69,8 +72,12 @@ class Examiner:
             self._voice.heard(said.sequence)
             return
         began = time.monotonic()
-        attempt = await self._attempt(started)
-        scores = await asyncio.gather(*(self._score(started.evaluation, k, attempt) for k in range(started.episodes)))
+        if attempt := await self._attempt(started):
+            episodes = (self._score(started.evaluation, k, attempt) for k in range(started.episodes))
+            scores = await asyncio.gather(*episodes)
+        else:
+            _LOG.warning("%s: interrupted %d times, so it has no score", started.evaluation, MOST_ATTEMPTS)
+            scores = [math.nan] * started.episodes
         valid = [score for score in scores if not math.isnan(score)]
         scored = EvaluationScored(
             evaluation=started.evaluation,
@@ -85,8 +92,8 @@ class Examiner:
             await self._voice.say(entity, (scored,), started.evaluation, causation, Expect(subject, 0))
 
     async def _attempt(self, started: EvaluationStarted) -> int:
-        """The first attempt that nobody began; what earlier ones left is cleared away."""
-        for attempt in range(1, MOST_ATTEMPTS):
+        """The first attempt that nobody began, or 0; what earlier ones left is cleared away."""
+        for attempt in range(1, MOST_ATTEMPTS + 1):
             names = [episode(started.evaluation, k, attempt) for k in range(started.episodes)]
             calls = (self._bus.calls.last(subjects.call(self._place.run, name)) for name in names)
             boxes = [box for name in names if (box := self._episodes.box(name)).exists()]
@@ -94,7 +101,7 @@ class Examiner:
                 return attempt
             for box in boxes:
                 await asyncio.to_thread(workspace.vacate, box)
-        return MOST_ATTEMPTS
+        return 0
 
     async def _score(self, evaluation: str, index: int, attempt: int) -> float:
         """The score of one episode; NaN where none could be had."""

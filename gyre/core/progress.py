@@ -96,7 +96,7 @@ class Progress:
     aborted: str = ""
     first: int = 0
     last: int = 0
-    """UTC, ns, of the first and the latest commit."""
+    """UTC, ns, of the first commit and of the latest up to the run's end: what is said of it later is no part of it."""
 
     @property
     def waterlevel(self) -> int:
@@ -110,13 +110,13 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """From the first commit to the latest."""
+        """From the first commit to the run's end, or the latest."""
         return (self.last - self.first) / 1e9
 
 
 def evolve(state: Progress, time: int, event: Event) -> Progress:
     """Fold one event; `time` is its commit's (UTC, ns)."""
-    state = replace(state, first=state.first or time, last=max(state.last, time))
+    state = replace(state, first=state.first or time, last=state.last if state.finished else max(state.last, time))
     if (handler := _RUN.get(type(event))) is not None:
         return handler(state, event)
     if isinstance(event, BatchOpened):

@@ -4,7 +4,8 @@ The same for a log and for a simulation with its virtual seconds, since both spe
 CellRegistered, CellLost, RoleTransitionRequested, -Completed, -Failed; ExecutionDispatched, -Launched, -Terminated;
 RouteAssigned, RouteMoved (executions without a route count as spread over all serving places alike); BatchOpened,
 GroupAssigned, MicroStepClaimed, -Completed, ContributionDiscarded, ReductionOpened, OptimizerStepped, WeightsPublished,
-BurstEnded; EvaluationStarted, -Scored; RunFinished. Any other event only moves the time on.
+BurstEnded; EvaluationStarted, -Scored; RunFinished. Any other event only moves the time on, which
+ends with the run.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -75,7 +76,8 @@ class TimelineFold:
         """One event, at seconds on any one clock; a time before the last event's counts as that one's."""
         if self._zero is None:
             self._zero = seconds
-        self._cells.pass_to(seconds - self._zero)
+        if not self._finished:  # states scored again after the end, say, are no part of it
+            self._cells.pass_to(seconds - self._zero)
         handler = self._handles.get(type(event))
         if handler is not None:
             handler(event)

@@ -7,11 +7,11 @@ did not say yet, is NULL, so that averages leave it out.
 import hashlib
 
 from gyre.warehouse import tables
-from gyre.warehouse.views_rollout import ROLLOUT
+from gyre.warehouse.views_rollout import LATEST, ROLLOUT
 from gyre.warehouse.views_training import TRAINING
 
-_RUNS = """
-SELECT run, minIf(ns, ns > 0) AS zero, max(ns) AS latest, (latest - zero) / 1e9 AS seconds, count() AS events,
+_RUNS = f"""
+SELECT run, minIf(ns, ns > 0) AS zero, {LATEST} AS latest, (latest - zero) / 1e9 AS seconds, count() AS events,
     countIf(facts.index = 0) AS commits, countIf(type = 'Malformed') AS malformed,
     countIf(type = 'RunFinished') > 0 AS finished
 FROM facts GROUP BY run

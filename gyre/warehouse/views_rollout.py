@@ -2,7 +2,9 @@
 
 from schemas.rewards import ROUNDING
 
-ZEROS = "(SELECT run, minIf(ns, ns > 0) AS zero, max(ns) AS latest FROM stored GROUP BY run)"
+LATEST = "if(countIf(type = 'RunFinished') > 0, minIf(ns, type = 'RunFinished'), max(ns))"
+"""A run's time ends with it: states may be scored again long afterwards."""
+ZEROS = f"(SELECT run, minIf(ns, ns > 0) AS zero, {LATEST} AS latest FROM stored GROUP BY run)"
 """When each run began and what it said last, ns: rows that are there twice change neither, so it needs no FINAL."""
 
 

@@ -14,8 +14,9 @@ SELECT run, cell, standing, start, end, end - start AS seconds FROM (
             SELECT *, last_value(came) OVER before AS holder,
                 multiIf(type = 'CellRegistered', 1, type = 'CellLost' AND holder = instance, 0, NULL) AS here
             FROM (
-                SELECT e.run AS run, toString(e.type) AS type, e.ns AS ns, e.sequence AS sequence, e.index AS place,
-                    z.zero AS zero, z.latest AS latest, e.cell AS cell, e.holder AS instance, toString(e.to) AS to,
+                SELECT e.run AS run, toString(e.type) AS type, least(e.ns, z.latest) AS ns, e.sequence AS sequence,
+                    e.index AS place, z.zero AS zero, z.latest AS latest, e.cell AS cell,
+                    e.holder AS instance, toString(e.to) AS to,
                     if(type = 'RoleTransitionRequested', toNullable(to), NULL) AS asked,
                     if(type = 'CellRegistered', toNullable(instance), NULL) AS came
                 FROM {timed(

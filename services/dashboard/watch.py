@@ -18,7 +18,7 @@ from gyre.core.timeline import Lane
 from gyre.core.timeline_fold import TimelineFold
 from gyre.errors import GyreError
 from schemas.envelope import Event
-from schemas.runs import RunStarted
+from schemas.runs import RunFinished, RunStarted
 from services.dashboard import panels_rollout, panels_training
 from services.dashboard.cells import cells
 from services.dashboard.filling import is_large
@@ -65,6 +65,7 @@ class Watch:
         self._changed = asyncio.Condition()
         self._fold = TimelineFold()
         self._zero = self._last = 0
+        self._finished = False
         self._sequence = self._head = 0
         self._begin: dict[str, Any] = {}
         self._lanes: tuple[Lane, ...] | None = None
@@ -133,7 +134,7 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """From the first event to the latest."""
+        """From the first event to the run's end, or the latest."""
         return (self._last - self._zero) / 1e9
 
     async def _read_again(self) -> None:
@@ -172,7 +173,7 @@ class Watch:
         commit = stored.commit
         if commit is not None:
             self._zero = self._zero or commit.time
-            self._last = max(self._last, commit.time)
+            self._last = self._last if self._finished else max(self._last, commit.time)
             for event in commit.events:
                 self._hear(stored.sequence, commit.time, event)
         if stored.sequence >= self._head:
@@ -189,6 +190,7 @@ class Watch:
         at = (when - self._zero) / 1e9
         self._fold.add(at, event)
         self.store.apply(changes(sequence, at, event))
+        self._finished = self._finished or isinstance(event, RunFinished)
         if isinstance(event, RunStarted):
             self._begin = begun(event)
 

@@ -6,6 +6,7 @@ from schemas.envelope import Event
 from schemas.refs import WeightsRef
 from schemas.rewards import GroupReady, Outcome
 from schemas.roles import CellLost, CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
+from schemas.runs import RunFinished
 from schemas.training import (
     BatchOpened,
     Contribution,
@@ -45,6 +46,13 @@ def stats(execution: str, mask: int) -> ExecutionStats:
 def completed(place: int, claim: int) -> MicroStepCompleted:
     found = (stats("x0-0", 1), stats("x0-1", 0))
     return MicroStepCompleted(step=1, micro_step=place, cell=0, instance="i", claim=claim, stats=found, seconds=1.0)
+
+
+def test_what_is_said_of_a_run_that_ended_does_not_make_it_longer() -> None:
+    cell = CellRegistered(cell=0, instance="i", url="http://c", capacity=1, version=0)
+    ended = told(cell, RunFinished(steps=1, dispatched=0, launched=0, terminated=0))
+    later = evolve(ended, 500 * SECOND, CellLost(cell=0, instance="i", reason="silent"))
+    assert (ended.seconds, later.seconds) == (1.0, 1.0)
 
 
 def test_the_waterlevel_is_what_was_dispatched_and_has_not_terminated() -> None:

@@ -53,6 +53,10 @@ def test_a_cells_intervals_are_its_roles_and_the_transitions_between_them() -> N
     assert timeline.finished
 
 
+def test_time_ends_with_the_run() -> None:
+    assert fold([*a_run(), (500.0, lost(1)), (600.0, dispatched("x9-0"))]).seconds == fold(a_run()).seconds == 30
+
+
 def test_levels_carry_the_counters_and_the_places() -> None:
     levels = fold(a_run()).levels
     assert [

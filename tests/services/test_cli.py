@@ -174,7 +174,9 @@ def test_a_page_of_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
 
 
-@pytest.mark.parametrize("arguments", [["doctor", "--list"], ["status", str(SMALL)], ["runs", "--json"]])
+@pytest.mark.parametrize(
+    "arguments", [["doctor", "--list"], ["status", str(SMALL)], ["runs", "--json"], ["tree", str(SMALL), "x0-0"]]
+)
 def test_output_that_nobody_hears_at_all_ends_the_same_way(tmp_path: Path, arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -218,3 +220,22 @@ def test_output_that_nobody_reads_on_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == EXIT_UNHEARD
+
+
+INTERRUPTED = """
+import sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "services.cli":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+from services.entry import main
+main()
+"""
+
+
+def test_an_interrupt_while_the_command_is_read_is_no_stack_trace() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (exits.EXIT_INTERRUPTED, "", "stopped\n")

@@ -16,6 +16,7 @@ from gyre.warehouse.views import VIEWS
 from schemas.calls import DeliveryCorrected
 from schemas.envelope import COMMIT
 from schemas.roles import RoleTransitionFailed, RoleTransitionRequested
+from tests.core.diagnosis.scene import assessed
 from tests.core.told import Told, a_run, asked, lost, moved
 from tests.core.world import WEIGHTS, registered
 from tests.warehouse.told import LOGPROBS, bare, committed, faulty, healthy, rounded, rows
@@ -190,7 +191,11 @@ CHANGES: Told = [
 ]
 
 
-@pytest.mark.parametrize("told", [a_run(), a_run()[:-1] + CHANGES], ids=["orderly", "changing"])
+LATER = [*a_run(), (500, lost(1)), (600, assessed("x1-0", 1.0))]
+"""States of a run that ended are scored once more."""
+
+
+@pytest.mark.parametrize("told", [a_run(), a_run()[:-1] + CHANGES, LATER], ids=["orderly", "changing", "ended"])
 def test_roles_last_as_long_as_in_the_timeline_of_the_same_log(warehouse: Warehouse, ask: Ask, told: Told) -> None:
     run = f"told{len(told)}"
     for place, (seconds, event) in enumerate(told, start=1):
@@ -202,6 +207,7 @@ def test_roles_last_as_long_as_in_the_timeline_of_the_same_log(warehouse: Wareho
     for lane in fold(told).lanes:
         expected = {standing: seconds for standing, seconds in lane.seconds.items() if seconds}
         assert sums[lane.cell] == pytest.approx(expected)
+    assert ask("SELECT seconds FROM runs WHERE run = {run:String}", run) == [{"seconds": fold(told).seconds}]
 
 
 def test_a_call_is_delivered_as_the_last_word_about_it_says(warehouse: Warehouse, ask: Ask) -> None:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from gyre.proxy.tokens import execution_token
+from gyre.proxy.tokens import MOST_ATTEMPTS, episode, execution_token
 from schemas.base import floats
 from schemas.runs import EvaluationScored, EvaluationStarted
 from services import examiner
@@ -86,3 +86,13 @@ async def test_episodes_that_are_started_again_have_ids_of_their_own(run: Any) -
     world = World(run.bus, SECRET, 0)
     world.fold(EvaluationStarted(evaluation="e0", version=3, episodes=2))
     assert {await world.execution(key) for key in keys} == {"e0-0r2", "e0-1r2"}
+
+
+async def test_an_evaluation_that_was_begun_as_often_as_it_may_be_has_no_score(run: Any) -> None:
+    """A further attempt would be under ids of one that was begun: two episodes in one tree."""
+    with_heldout(run, a="exit 0")
+    run.harness("exit 0")
+    for attempt in range(1, MOST_ATTEMPTS + 1):
+        (run.folder / "work" / episode("e0", 0, attempt)).mkdir(parents=True)
+    await start(run, "e0", 2)
+    assert (await scored(run)).valid == 0
