@@ -94,7 +94,8 @@ class Commit(Model):
     """The execution, step or run it is about."""
     time: PositiveInt
     """UTC, nanoseconds since the epoch."""
-    events: tuple[Event, ...]
+    events: Annotated[tuple[Event, ...], Field(min_length=1)]
+    """What was decided: a commit that says nothing is none."""
 
 
 COMMIT: TypeAdapter[Commit] = TypeAdapter(Commit)

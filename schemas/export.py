@@ -142,7 +142,7 @@ def _components() -> Json:
     parts: Json = schema["$defs"]
     for name, part in parts.items():
         _describe(part, _MODELS[name])
-    parts["Commit"]["properties"]["events"] = {"type": "array", "items": {"type": "object"}}
+    parts["Commit"]["properties"]["events"] |= {"items": {"type": "object"}}
     return parts
 
 

@@ -108,7 +108,7 @@ async def connect(service: str, folder: Path) -> tuple[Place, Bus]:
 async def started(ev: ReadLog) -> RunStarted:
     """What the run was started with: the first event of its log. Raises `RunNotFound`."""
     first = await ev.get(1)
-    event = first.commit.events[0] if first and first.commit and first.commit.events else None
+    event = first.commit.events[0] if first and first.commit else None
     if not isinstance(event, RunStarted):
         raise RunNotFound(
             "the run's log does not begin with RunStarted: it was interrupted while starting, and there is nothing to "

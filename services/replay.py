@@ -108,8 +108,8 @@ def _audited(audit: Audit, commit: Commit) -> Iterator[str]:
 
 
 def _only_observes(commit: Commit) -> bool:
-    """Whether its shell said it without deciding; no shell says nothing, or more than it saw."""
-    return bool(commit.events) and all(isinstance(event, OBSERVATIONS) for event in commit.events)
+    """Whether its shell said it without deciding; no shell says more than it saw."""
+    return all(isinstance(event, OBSERVATIONS) for event in commit.events)
 
 
 async def _decide_again(
@@ -131,7 +131,7 @@ async def _decide_again(
 
 
 def _types(commit: Commit) -> str:
-    return ", ".join(type(event).__name__ for event in commit.events) or "no event"
+    return ", ".join(type(event).__name__ for event in commit.events)
 
 
 def _snapshots(source: Source, seconds: dict[str, Second]) -> dict[str, tuple[Any, int]]:

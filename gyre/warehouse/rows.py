@@ -25,8 +25,6 @@ from schemas.upcast import Malformed, current_version, event_models, load, refus
 
 MALFORMED = "Malformed"
 """Type of the row of a message that no model accepts; its body holds the subject and the reason."""
-EMPTY = "Empty"
-"""Type of the row of a commit that says nothing."""
 
 Payload = dict[str, Any]
 Packed = dict[str, Any]
@@ -82,8 +80,6 @@ def _rows(place: str, subject: str, data: bytes) -> list[bytes] | None:
         refuse_misplaced(subject, commit["run"], commit["producer"]["service"])
         events = commit["events"]
         of = len(events)
-        if not of:
-            return [f"{place}0\t1\t{said}\t{EMPTY}\t0\t{{}}".encode()]
         return [
             f"{place}{index}\t{of}\t{said}\t{event['type']}\t{event['v']}\t".encode() + _text(event)
             for index, event in enumerate(events)
@@ -101,7 +97,7 @@ def _said(commit: Payload) -> str | None:
         f"{producer['service']}\t{producer['instance']}\t{commit['commit']}\t{commit['causation']}"
         f"\t{commit['as_of']}\t{commit['correlation']}"
     )
-    known = all(_has_the_fields(event) for event in commit["events"])
+    known = bool(commit["events"]) and all(_has_the_fields(event) for event in commit["events"])
     if not known or commit.keys() != _ENVELOPE or type(time) is not int or time not in _TIMES:
         return None
     if not _SAID.fullmatch(said):

@@ -81,6 +81,7 @@ def test_a_version_from_the_future_is_malformed() -> None:
         (b"[]", "object"),
         (BODY.replace(b'"time":1', b'"time":-1'), "^time: "),
         (BODY.replace(b"TimerFired", b"TimerMelted"), "TimerMelted"),
+        (BODY.partition(b'"events":')[0] + b'"events":[]}', "^events: .* at least 1 item"),
         (BODY.replace(b'"events":[', b'"events":[null,'), r"events\.0"),
         (BODY.replace(b'"events":[', b'"events":[{"type":["TimerSet"],"v":1},'), r"events\.0"),
     ],

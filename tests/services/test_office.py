@@ -12,7 +12,7 @@ from bus import subjects
 from bus.memory import MemoryBroker, MemoryBus
 from bus.streams import Limits
 from gyre.config import Config
-from schemas.envelope import Event
+from schemas.envelope import COMMIT, Event
 from schemas.refs import WeightsRef
 from schemas.roles import CellLost, CellRegistered
 from schemas.runs import EventQuarantined, OfficeTaken, RunStarted, TimerFired, TimerSet
@@ -83,10 +83,14 @@ async def test_what_no_model_accepts_is_told_once_whoever_folds_the_log_anew(
         async with scheduler(broker, tmp_path / str(number), f"scheduler-{number}"):
             await heard(broker, tmp_path, OfficeTaken, number)
             await heard(broker, tmp_path, EventQuarantined, 1)
-    worse = broker.store(RUN, subjects.ev(RUN, "stranger", "here"), b"no commit either")
+    place = Place("stranger", "one", RUN, tmp_path, "", Config())
+    told = COMMIT.dump_json(place.commit((TimerFired(timer="t"),), as_of=0, correlation=RUN))
+    nothing = told.partition(b'"events":')[0] + b'"events":[]}'
+    worse = broker.store(RUN, subjects.ev(RUN, "stranger", "here"), nothing)
     async with scheduler(broker, tmp_path / "4", "scheduler-4"):
-        told = await heard(broker, tmp_path, EventQuarantined, 2)
-    assert [event.sequence for event in told] == [bad, worse]
+        quarantined = await heard(broker, tmp_path, EventQuarantined, 2)
+    assert [event.sequence for event in quarantined] == [bad, worse]
+    assert quarantined[1].reason.startswith("events: ")
 
 
 async def test_timers_that_fired_are_not_fired_again_by_who_folds_the_log_anew(

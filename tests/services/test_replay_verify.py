@@ -64,6 +64,7 @@ def behind_an_observation(ev: list[Message], _: list[Message]) -> None:
 
 
 def of_nothing(ev: list[Message], _: list[Message]) -> None:
+    """Malformed, so that what it should have said is missing from then on."""
     ev[first(ev, "LaunchGranted")][1]["events"] = []
 
 
@@ -110,7 +111,7 @@ def with_another_reply(ev: list[Message], calls: list[Message]) -> None:
         (set_to("TreeBuilt", nodes=77), "and another body than was recorded"),
         (of_another_run, "nothing was due"),
         (behind_an_observation, "recorded TimerFired, LaunchGranted"),
-        (of_nothing, "recorded no event"),
+        (of_nothing, "decided LaunchGranted, recorded LaunchGranted"),
         (in_anothers_place, "(cell): GroupAssigned is not for this service to say"),
         (of_an_unknown_call, "no decision (call nobody is not in the tree"),
         (without_its_body, "no decision (blob 0000"),

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gyre.warehouse.rows import EMPTY, MALFORMED, lines
+from gyre.warehouse.rows import MALFORMED, lines
 from gyre.warehouse.tables import COLUMNS
 from schemas.base import Model, pack_floats
 from schemas.envelope import COMMIT, Event
@@ -129,6 +129,7 @@ def test_text_that_an_agent_wrote_stays_what_it_is() -> None:
     assert row["body"]["messages"] == wrote
 
 
-def test_a_commit_that_says_nothing_has_a_row_so_that_no_sequence_is_missing() -> None:
-    (row,) = rows()
-    assert (row["type"], row["of"], row["body"]) == (EMPTY, 1, {})
+def test_a_commit_that_says_nothing_is_malformed() -> None:
+    told = orjson.loads(COMMIT.dump_json(committed("r", 2, call("x", 1)))) | {"events": []}
+    (row,) = parsed(lines("r", "EV", 9, "ev.r.control.x", orjson.dumps(told)))
+    assert (row["type"], row["of"], row["body"]["reason"][:8]) == (MALFORMED, 1, "events: ")
