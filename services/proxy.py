@@ -23,6 +23,7 @@ from gyre.core.routes import Routes
 from gyre.engines.remote import RemoteEngine
 from gyre.models.load import find_model
 from gyre.proxy.adapters.registry import find_adapter
+from gyre.proxy.bounds import BOUNDS, Bounds
 from gyre.proxy.chat_model import ChatModel
 from gyre.proxy.errors import TemplateUnusable
 from gyre.proxy.session import Limits, Session
@@ -34,6 +35,7 @@ from services.hearing import snapshot_file
 from services.place import Place
 from services.proxy_calls import Calls
 from services.proxy_draw import Engines
+from services.proxy_gate import Gate
 from services.proxy_http import OneLine, proxy_app
 from services.proxy_moves import Connect, Moves
 from services.proxy_routes import RouteSpeech
@@ -45,6 +47,8 @@ PORT = "GYRE_PROXY_PORT"
 _BIND_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 _SEAL_PAUSE_SECONDS = 1.0
+_UNREAD_BYTES = 1 << 16
+"""Of each connection, about twice: what came while nobody reads, which no bound counts."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -84,6 +88,7 @@ class ProxySettings:
     """As `cells.handoff_seconds` says."""
     trainers: int = 0
     """Cells 0..trainers-1 serve nobody."""
+    bounds: Bounds = BOUNDS
 
 
 async def serve(place: Place, bus: BusPort) -> None:
@@ -139,13 +144,14 @@ async def serve_proxy(
     )
     following = asyncio.create_task(world.follow())
     ready = asyncio.create_task(world.caught_up())
-    app = proxy_app(world, calls, ready, settings.context_tokens, settings.keep_alive_seconds)
+    app = proxy_app(world, calls, Gate(settings.bounds), ready, settings.context_tokens, settings.keep_alive_seconds)
     runner = web.AppRunner(
         app,
         handler_cancellation=True,
         access_log=None,
         logger=OneLine(logging.getLogger("aiohttp.server")),
         shutdown_timeout=_SHUTDOWN_SECONDS,
+        read_bufsize=_UNREAD_BYTES,
     )
     try:
         await runner.setup()

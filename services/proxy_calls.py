@@ -60,6 +60,10 @@ class Calls:
         self._unknown: set[str] = set()
         self._seats: dict[str, asyncio.Task[Seat]] = {}
 
+    async def prepare(self, execution: str) -> None:
+        """Have what CALL holds of it, so that a request, once read, need not lie waiting. Raises Unauthorized."""
+        await self._open_seat(execution)
+
     async def open(self, execution: str, asked: Asked, sent: Sent) -> Job:
         """Begin, join or find again the answer to a request; `leave` it in any case.
 

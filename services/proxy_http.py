@@ -7,6 +7,7 @@ whole; a whole body that is long in coming is kept alive by white space, which J
 import asyncio
 import hmac
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -16,16 +17,17 @@ from aiohttp import web
 from bus.errors import BusError
 from gyre.proxy import probes
 from gyre.proxy.anthropic import counted
-from gyre.proxy.errors import BadRequest, CallError, EngineTrouble, NotFound, ProxyBroke, TooLarge, Unauthorized
+from gyre.proxy.bounds import weight
+from gyre.proxy.errors import BadRequest, CallError, EngineTrouble, NotFound, ProxyBroke, TooSlow, Unauthorized
 from gyre.proxy.protocols import PROTOCOLS
 from gyre.proxy.reply import Opened, Reply, Request, WireProtocol
 from gyre.proxy.sent import Sent
 from gyre.proxy.sse import CONTENT_TYPE
 from services.proxy_calls import Calls
+from services.proxy_gate import Gate, Share
 from services.proxy_seat import Finished, Job
 from services.proxy_world import World
 
-MAX_BODY_BYTES = 64 * 2**20
 JSON = "application/json"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _MOST_WORDS = 200
@@ -42,7 +44,12 @@ class OneLine(logging.LoggerAdapter[logging.Logger]):
 
 
 def proxy_app(
-    world: World, calls: Calls, ready: "asyncio.Task[None]", context_tokens: int, keep_alive_seconds: float
+    world: World,
+    calls: Calls,
+    gate: Gate,
+    ready: "asyncio.Task[None]",
+    context_tokens: int,
+    keep_alive_seconds: float,
 ) -> web.Application:
     """The application; requests that come before `ready` wait for it."""
 
@@ -61,13 +68,21 @@ def proxy_app(
             raise NotFound(f"path: {request.method} {path} is no API of this proxy; POST to one of {apis}")
         if request.transport is not None:  # what is written is in the kernel's hands, not in a buffer of ours
             request.transport.set_write_buffer_limits(high=0)
+        with gate.enter(execution) as share:
+            return await answer(request, api, execution, share)
+
+    async def answer(request: web.Request, api: str, execution: str, share: Share) -> web.StreamResponse:
+        await calls.prepare(execution)
+        body = await share.body(request)
+        share.hold(weight(body))
         headers = {name.lower(): value for name, value in request.headers.items()}
-        body = await request.read()
         asked = PROTOCOLS[api].parse(body, headers, context_tokens)
         if api == probes.COUNT:
             return web.Response(body=counted(await calls.count(execution, asked.asked)), content_type=JSON)
         job = await calls.open(execution, asked.asked, Sent.of(api, headers, body))
         try:
+            asked = asked.begun()
+            share.hold(len(body))
             send = _streamed if asked.stream else _whole
             response = await send(request, PROTOCOLS[api], asked, job, keep_alive_seconds)
             calls.confirm(job)
@@ -75,7 +90,7 @@ def proxy_app(
             calls.leave(job)
         return response
 
-    app = web.Application(middlewares=[_refusals], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[_refusals])
     app.router.add_route("*", "/x/{token}{path:(?:/.*)?}", handle)
     return app
 
@@ -183,18 +198,24 @@ async def _refusals(request: web.Request, handler: Handler) -> web.StreamRespons
     except ConnectionError:
         raise
     except Exception as error:  # noqa: BLE001 (the edge of the process)
-        refusal = _refusal(error)
+        return _refused(request, _refusal(error))  # no name stays for it: its trace holds what was read of the body
+
+
+def _refused(request: web.Request, refusal: CallError) -> web.StreamResponse:
     anthropic = "anthropic-version" in request.headers
     api = probes.api_of(request.path) or (probes.MESSAGES if anthropic else probes.CHAT)
-    return web.Response(body=PROTOCOLS[api].error_body(refusal), status=refusal.status, content_type=JSON)
+    later = {"Retry-After": str(math.ceil(refusal.wait_seconds))} if refusal.wait_seconds else None
+    body = PROTOCOLS[api].error_body(refusal)
+    response = web.Response(body=body, status=refusal.status, content_type=JSON, headers=later)
+    if isinstance(refusal, TooSlow):  # what is still to come of its body is no request
+        response.force_close()
+    return response
 
 
 def _refusal(error: Exception) -> CallError:
     """What a client is told of an error."""
     if isinstance(error, CallError):
         return error
-    if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return TooLarge(f"body: exceeds {MAX_BODY_BYTES} bytes; shorten the history")
     if isinstance(error, web.RequestPayloadError):
         return BadRequest("body: is not what its Content-Encoding or Transfer-Encoding says")
     if isinstance(error, web.HTTPException):

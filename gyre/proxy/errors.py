@@ -7,6 +7,9 @@ CallError               answered to the client as an error of its protocol
 ├── PromptTooLong       the history must be shortened
 ├── HistoryUnrenderable the model's chat template refuses this history
 ├── Unauthorized        no open execution has this token
+├── TooMany             the execution asks more often than it may; the client waits
+├── TooSlow             the body does not come
+├── NoRoom              there is no memory for the body now; the client waits
 ├── Abandoned           the call was cancelled: client gone or execution ended
 ├── EngineTrouble       the policy could not answer; the client may ask again
 └── ProxyBroke          a mistake of ours; the log of the process says more
@@ -26,6 +29,8 @@ class CallError(ProxyError):
     status = 400
     kind = "invalid_request_error"
     code: str | None = None
+    wait_seconds: float = 0.0
+    """How long the client is told to wait before it asks again; 0: it is told nothing."""
 
 
 class BadRequest(CallError):
@@ -66,6 +71,38 @@ class Unauthorized(CallError):
     status = 401
     kind = "authentication_error"
     code = "invalid_api_key"
+
+
+class TooMany(CallError):
+    """More requests of one execution than are served."""
+
+    status = 429
+    kind = "rate_limit_exceeded"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, wait_seconds: float) -> None:
+        """After `wait_seconds` there is room for one."""
+        super().__init__(message)
+        self.wait_seconds = wait_seconds
+
+
+class TooSlow(CallError):
+    """A body that does not come whole."""
+
+    status = 408
+    kind = "timeout_error"
+
+
+class NoRoom(CallError):
+    """The memory for bodies is taken."""
+
+    status = 503
+    kind = "server_error"
+
+    def __init__(self, message: str, wait_seconds: float) -> None:
+        """Asking again is worth trying after `wait_seconds`."""
+        super().__init__(message)
+        self.wait_seconds = wait_seconds
 
 
 class Abandoned(CallError):

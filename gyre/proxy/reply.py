@@ -6,12 +6,13 @@ limit of tokens, stop texts and the tool choice are followed (design §7: what i
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from gyre.proxy.errors import CallError
 from gyre.proxy.exchange import Asked
 from gyre.proxy.normalise import Message
+from gyre.proxy.responses_history import Named
 
 Ending = Literal["stop", "length", "stop_sequence"]
 
@@ -26,6 +27,12 @@ class Request:
     stream: bool
     include_usage: bool = False
     """Whether a stream of chat chunks ends with a usage chunk."""
+    tools: Mapping[str, Named] = field(default_factory=dict)
+    """Of the Responses API, whose clients name tools otherwise than the policy does."""
+
+    def begun(self) -> "Request":
+        """What is still needed once it is under way: a body as it was read is large."""
+        return replace(self, asked=Asked((), (), None))
 
 
 @dataclass(frozen=True, slots=True)

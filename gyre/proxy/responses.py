@@ -34,7 +34,7 @@ def parse(body: bytes, headers: Mapping[str, str], most: int = MOST) -> Request:
         tool_choice=_tool_choice(request.get("tool_choice")),
         wire=Wire("responses", headers, request),
     )
-    return Request(asked, string(request.get("model")), request.get("stream") is True)
+    return Request(asked, string(request.get("model")), request.get("stream") is True, tools=tools)
 
 
 class Responses(WireProtocol):
@@ -131,9 +131,8 @@ def _items(request: Request, reply: Reply) -> Iterator[Json]:
     if message.content:
         text = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}
         yield {"type": "message", "id": f"msg_{call}", "status": status, "role": "assistant", "content": [text]}
-    tools = named_tools(request.asked.wire.body.get("tools")) if message.calls else {}
     for index, asked in enumerate(message.calls):
-        yield _call(f"{call}_{index}", status, asked, tools.get(asked.name))
+        yield _call(f"{call}_{index}", status, asked, request.tools.get(asked.name))
 
 
 def _call(suffix: str, status: str, asked: ToolCall, tool: Named | None) -> Json:

@@ -19,6 +19,7 @@ from gyre.engines.blocks import KvBlocks
 from gyre.engines.port import GenerateRequest, Generation, Generator
 from gyre.engines.scripted import Line, ScriptedEngine
 from gyre.models.load import NANO
+from gyre.proxy.bounds import BOUNDS, Bounds
 from gyre.proxy.chat_model import ChatModel
 from gyre.proxy.tokens import execution_token, token_digest
 from schemas.calls import ModelCallRecorded
@@ -108,6 +109,7 @@ class Rig:
     max_tokens: int = 48
     context: int = 400
     model: Path = NANO
+    bounds: Bounds = BOUNDS
     starts: int = 0
 
     def bus(self, service: str) -> Any:
@@ -166,6 +168,7 @@ class Rig:
             *(RUN, self.folder, self.model, self.folder / "proxy.key", 3, 1.0, self.max_tokens, self.context),
             keep_alive_seconds=self.keep_alive,
             handoff_seconds=self.handoff,
+            bounds=self.bounds,
         )
         written = note.stat().st_mtime_ns if note.exists() else 0
         serving = asyncio.create_task(serve_proxy(self.bus("proxy"), settings, self._connect))

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from gyre.errors import GyreError
+from gyre.proxy.bounds import Bounds
 from gyre.proxy.errors import TemplateUnusable
 from schemas.base import ints
 from schemas.calls import RecordsSealed
@@ -121,10 +122,8 @@ async def test_a_path_that_is_no_api_is_not_found_in_the_callers_protocol(rig: R
             assert (await response.json())["error"]["message"] == "path: must begin with /x/<token>"
 
 
-async def test_a_body_beyond_the_limit_is_refused_in_the_protocols_words(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.proxy_http.MAX_BODY_BYTES", 1000)
+async def test_a_body_beyond_the_limit_is_refused_in_the_protocols_words(rig: Rig) -> None:
+    rig.bounds = Bounds(body_bytes=1000)
     token = await rig.launch()
     async with rig.proxy() as client:
         status, body = await ask(client, token, APIS[0], {"messages": "x" * 2000})
