@@ -167,10 +167,11 @@ class TorchTrainer:
             log_pi.backward(slope)  # type: ignore[no-untyped-call]
 
     def _hold(self) -> None:
-        """Have room for the parameters again, after `release`."""
+        """Have room for the parameters again, after `release`; an accumulator made meanwhile has none for them."""
         for name, parameter in self._parameters.items():
             if parameter.shape != self._shapes[name]:
                 parameter.data = parameter.data.new_empty(self._shapes[name])
+                self._flat = self._adam = parameter.grad = None
 
     def _accumulator(self) -> Tensor:
         """The flat gradient, (P,); each parameter's `grad` is a view into it, which autograd adds to in place."""

@@ -97,6 +97,7 @@ def test_an_update_is_that_of_the_torch_trainer_and_goes_on_from_its_files(
 
 def test_what_was_released_comes_back(trainer: MegatronTrainer, model: Path) -> None:
     trainer.release()
+    trainer.zero()
     trainer.load(model / "model.safetensors")
     trainer.micro_step(micro_step([everything()]))
     assert distance(trainer.gradient, wanted().gradient) < CLOSE

@@ -43,6 +43,7 @@ CONTRACT = (
         "test_a_restored_trainer_goes_on_to_the_same_files",
         "test_an_update_moves_the_policy_towards_what_was_rewarded",
         "test_another_models_weights_are_refused_and_nothing_changes",
+        "test_what_was_asked_of_a_released_trainer_does_not_stay",
         "test_a_released_optimizer_comes_back_as_it_was_saved",
         "test_executions_without_advantage_are_measured_and_train_nothing",
         "test_a_bad_segment_is_refused_before_anything_is_added",

@@ -106,6 +106,18 @@ def test_a_restored_trainer_goes_on_to_the_same_files(tmp_path: Path) -> None:
         second.load(tmp_path / saved.optimizer.address)
 
 
+def test_a_released_trainer_comes_back_empty(tmp_path: Path) -> None:
+    released, twin = trainer(), trainer()
+    saved = released.save(tmp_path)
+    released.micro_step(BATCH[0])
+    released.release()
+    released.zero()
+    released.load(tmp_path / saved.weights.address)
+    for each in (released, twin):
+        each.micro_step(BATCH[1])
+    assert torch.equal(released.gradient, twin.gradient)
+
+
 def test_a_segment_without_targets_is_refused_by_name() -> None:
     empty = segment("x0-0", (1, 7), 1.0).model_copy(update={"target": b"\0\0"})
     with pytest.raises(MicroStepRefused, match="execution x0-0, leaf leaf: ids 2, target 2"):

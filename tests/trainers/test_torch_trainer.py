@@ -101,6 +101,18 @@ def test_a_released_trainer_holds_nothing_and_comes_back_empty(parts: list[Segme
     assert torch.equal(trainer.gradient, before)
 
 
+def test_what_was_asked_of_a_released_trainer_does_not_stay(parts: list[Segment], tmp_path: Path) -> None:
+    trainer = batch.trainer()
+    saved = trainer.save(tmp_path)
+    trainer.micro_step(micro_step([parts]))
+    before = trainer.gradient.clone()
+    trainer.release()
+    trainer.zero()
+    trainer.load(tmp_path / saved.weights.address)
+    trainer.micro_step(micro_step([parts]))
+    assert torch.equal(trainer.gradient, before)
+
+
 def test_a_released_optimizer_comes_back_as_it_was_saved(parts: list[Segment], tmp_path: Path) -> None:
     trainers = [batch.trainer() for _ in range(2)]
     saved = []
