@@ -123,3 +123,15 @@ def test_an_upgrade_lets_the_server_know_what_the_new_version_may_do() -> None:
     words = [line.removeprefix("docker compose ").split()[0] for line in script.splitlines()]
     assert words == ["build", "run", "restart", "up"]
     assert script.splitlines()[1:3] == ["docker compose run --rm -T keys", "docker compose restart nats"]
+
+
+@pytest.mark.skipif(not has_compose(), reason="docker compose is not installed")
+def test_another_run_or_version_starts_the_server_again() -> None:
+    found = []
+    for more in ({}, {"GYRE_RUN": "second"}, {"GYRE_IMAGE": "gyre:2"}):
+        command = ["docker", "compose", "config", "--hash", "nats"]
+        environment = {**os.environ, **more}
+        told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert told.returncode == 0, told.stderr
+        found.append(told.stdout)
+    assert len(set(found)) == 3
