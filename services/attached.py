@@ -55,6 +55,8 @@ class Worker:
 
     def stop(self) -> None:
         """End in order, after the commit that is being handled."""
+        if self._stopping:
+            return
         self._stopping = True
         self._ending.news.set()
         if stop := getattr(self.consumer, "stop", None):

@@ -15,7 +15,7 @@ FAILURES: dict[str, tuple[str, str]] = {
         f"""
 SELECT step, count() AS n, countIf(reason = 'completed') AS completed, countIf(reason = 'failed') AS failed,
     countIf(reason = 'timeout') AS timeouts, countIf(reason = 'cancelled') AS cancelled,
-    countIf(reason = '') AS running,
+    countIf(reason = '' AND launched_at IS NULL) AS queued, countIf(reason = '' AND launched_at IS NOT NULL) AS running,
     countIf(stage = 'setup' AND reason != 'completed') AS in_setup, countIf(calls <= 1) AS one_call_at_most,
     countIf(reward IS NOT NULL AND NOT placeholder) / n AS scored, avg(reward) AS score
 FROM {_BY_STEP} GROUP BY step ORDER BY step

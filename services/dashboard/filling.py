@@ -23,21 +23,30 @@ _FORM = "JSONCompactEachRow"
 _EXECUTIONS = """
 SELECT e.execution, e.group, e.task, e.version, e.dispatched_at, e.launched_at, e.terminated_at, e.graded_at,
     e.admitted_at, nullIf(e.reason, ''), nullIf(e.stage, ''), if(e.terminated_at IS NULL, NULL, e.detail),
-    e.seconds, e.reward, toUInt8(e.placeholder), toUInt8(e.excluded), if(e.sealed_at IS NULL, NULL, e.calls),
-    if(t.execution = '', NULL, t.leaves), if(t.execution = '', NULL, t.longest), e.targets, e.advantage
+    e.seconds, e.reward, if(e.reward IS NULL, NULL, toUInt8(e.placeholder)),
+    if(e.graded_at IS NULL, NULL, toUInt8(e.excluded)), if(e.sealed_at IS NULL, NULL, e.calls),
+    if(t.execution = '', NULL, t.leaves), if(t.execution = '', NULL, t.longest), e.targets, e.advantage,
+    if(r.execution = '', NULL, r.cell)
 FROM executions AS e LEFT JOIN trees AS t ON t.run = e.run AND t.execution = e.execution
+LEFT JOIN (
+    SELECT run, execution, argMax(if(type = 'RouteMoved', to_cell, cell), (sequence, index)) AS cell
+    FROM facts WHERE type IN ('RouteAssigned', 'RouteMoved') GROUP BY run, execution
+) AS r ON r.run = e.run AND r.execution = e.execution
 WHERE e.run = {run:String} ORDER BY e.dispatched_at, e.execution
 """
 _EXECUTION = (
     "group_id", "task", "version", "dispatched_at", "launched_at", "terminated_at", "graded_at", "admitted_at",
     "reason", "stage", "detail", "seconds", "reward", "placeholder", "excluded", "calls", "leaves", "tokens",
-    "targets", "advantage",
+    "targets", "advantage", "cell",
 )  # fmt: skip
 _GROUPS = """
-SELECT group, index, task, version, executions, dispatched_at, ready_at, assigned_at, step, staleness,
-    if(ready_at IS NULL, NULL, scored), mean, if(scored > 0, arrayMin(rewards), NULL),
-    if(scored > 0, if(spread > 0, arrayMax(rewards), arrayMin(rewards)), NULL)
-FROM groups WHERE run = {run:String} ORDER BY index
+SELECT g.group, g.index, g.task, g.version, g.executions + s.surplus, g.dispatched_at, g.ready_at, g.assigned_at,
+    g.step, g.staleness, if(g.ready_at IS NULL, NULL, g.scored), g.mean, if(g.scored > 0, arrayMin(g.rewards), NULL),
+    if(g.scored > 0, if(g.spread > 0, arrayMax(g.rewards), arrayMin(g.rewards)), NULL)
+FROM groups AS g LEFT JOIN (
+    SELECT run, group, JSONExtractUInt(text, 'surplus') AS surplus FROM stored WHERE type = 'GroupDispatched'
+) AS s ON s.run = g.run AND s.group = g.group
+WHERE g.run = {run:String} ORDER BY g.index
 """
 _GROUP = (
     "place", "task", "version", "executions", "dispatched_at", "ready_at", "assigned_at", "step", "staleness", "scored",

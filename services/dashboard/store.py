@@ -76,6 +76,14 @@ class Store:
         with self._turn:
             return self._reader.execute(sql, dict(parameters)).fetchall()
 
+    def take_over(self, other: "Store") -> None:
+        """Hold another's rows instead of one's own, also for who asks now; the other is not to be used any more."""
+        with self._turn:
+            self._reader.close()
+            self._writer.close()
+            self._folder.cleanup()
+            self._folder, self._writer, self._reader = other._folder, other._writer, other._reader  # noqa: SLF001
+
     def close(self) -> None:
         """Let go of the file."""
         with self._turn:

@@ -181,8 +181,8 @@ class Watch:
 
     def _fill(self, store: Store, kept: Kept) -> None:
         """All of a large archive at once: nothing of its log has to be read for it."""
-        self.store.close()
-        self.store, self._lanes, self._begin = store, kept.lanes, kept.begin
+        self.store.take_over(store)
+        self._lanes, self._begin = kept.lanes, kept.begin
         self._zero, self._last, self._counted = kept.zero, kept.latest, False
         self._sequence = kept.head
 

@@ -10,7 +10,7 @@ from bus.log import BusPort
 from gyre.config import Config
 from schemas import dispatch, rewards, roles, runs, training
 from schemas.base import pack_floats
-from schemas.calls import ModelCallRecorded, RecordsSealed, RouteAssigned
+from schemas.calls import ModelCallRecorded, RecordsSealed, RouteAssigned, RouteMoved
 from schemas.envelope import Commit, Event, Producer
 from tests.core.world import DIGEST, WEIGHTS, published, registered, stepped
 from tests.services import small_run
@@ -118,7 +118,7 @@ def _burst(burst: int) -> Iterator[Line]:
 def _group(index: int, version: int, at: float) -> Iterator[Line]:
     group, task = f"g{index}", f"task-{index % 5}"
     told: dict[str, Any] = {"group": group, "index": index, "task": task, "version": version}
-    yield Line(at, "scheduler", ("group", group), dispatch.GroupDispatched(**told, executions=SIZE))
+    yield Line(at, "scheduler", ("group", group), dispatch.GroupDispatched(**told, executions=SIZE - 1, surplus=1))
     outcomes = []
     for place in range(SIZE):
         execution, reward = f"x{index}-{place}", _reward(index, place)
@@ -149,6 +149,9 @@ def _execution(execution: str, group: str, task: str, place: int, version: int, 
     launched = dispatch.ExecutionLaunched(execution=execution, group=group, runner="r", **token)
     yield Line(at + 0.5 + place / 10, "runner", (*about, "launched"), launched)
     yield Line(at + 0.6 + place / 10, "proxy", about, RouteAssigned(execution=execution, cell=place % 2))
+    if place == 1:
+        moved = RouteMoved(execution=execution, from_cell=1, to_cell=0, reason="role change")
+        yield Line(at + 0.9 + place / 10, "proxy", about, moved)
     for record in small_run.RECORDS if execution == "x0-0" else ():
         yield Line(at + 1, "proxy", about, hostile(record))
     calls = len(small_run.RECORDS) if execution == "x0-0" else 0

@@ -1,6 +1,7 @@
 """What the dashboard keeps of a log: as of any moment the same as a log that ended there, however it was filled."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from services.archive_columns import beside
 from services.dashboard import filling
 from services.dashboard.kept import FILE, keep_rows, rows_of
 from services.dashboard.listing import COLUMNS, BadQuestion, Question, executions
-from services.dashboard.rows import changes, row
+from services.dashboard.rows import TABLES, changes, row
 from services.dashboard.watch import Watch
 from tests.dashboard.conftest import Told
 from tests.dashboard.tale import BEGIN, HOSTILE, RUN, Line, of_claim, tale
@@ -97,6 +98,12 @@ async def test_an_archives_columns_give_the_same_rows_as_its_log(told: Told) -> 
     again._fill(*await rows_of(told.archive))  # as they were kept
     for moment in (*MOMENTS, 40.0):
         assert await shown(asked, moment) == await shown(again, moment) == await shown(read, moment), moment
+    for name in re.findall(r"CREATE TABLE (\w+)", TABLES):
+        columns = [each[0] for each in read.store.ask(f"SELECT name FROM pragma_table_info('{name}')", {})]
+        everything = f"SELECT {', '.join(columns)} FROM {name} ORDER BY 1, 2"
+        found, expected = asked.store.ask(everything, {}), read.store.ask(everything, {})
+        assert found == [pytest.approx(row) for row in expected], name
+        assert expected or name == "ends"
     assert filling.is_large(str(told.archive)) is False
 
 
@@ -122,6 +129,16 @@ async def test_rows_that_are_kept_are_taken_where_they_are_this_archives(
         await keep_rows(told.archive)
         assert asked.pop() == told.archive
         assert file.read_bytes() != damage
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_who_asks_while_a_large_archive_is_filled_in_is_answered(told: Told) -> None:
+    pytest.importorskip("chdb")
+    watch = new(str(told.archive))
+    ask = watch.store.ask
+    watch._fill(*await rows_of(told.archive))
+    count = "SELECT COUNT(*) FROM executions"
+    assert ask(count, {}) == watch.store.ask(count, {}) != [(0,)]
 
 
 async def test_what_is_sent_does_not_grow_with_the_run() -> None:

@@ -94,7 +94,7 @@ def test_an_event_that_says_something_twice_does_not_hide_the_others(engine: War
 
 
 def test_numbers_that_no_row_holds_neither_stop_the_warehouse_nor_are_taken_for_others(engine: Warehouse) -> None:
-    good = orjson.loads(COMMIT.dump_json(committed("odd", 1, TimerFired(timer="t"))))
+    good = orjson.loads(COMMIT.dump_json(committed("odd", 0, TimerFired(timer="t"))))
     odd: list[dict[str, Any]] = [
         {**good, "events": [{**good["events"][0], "v": True}]},
         {**good, "events": [{**good["events"][0], "v": 1.0}]},

@@ -19,7 +19,7 @@ from schemas.roles import RoleTransitionFailed, RoleTransitionRequested
 from tests.core.diagnosis.scene import assessed
 from tests.core.told import Told, a_run, asked, lost, moved
 from tests.core.world import WEIGHTS, registered
-from tests.warehouse.told import LOGPROBS, bare, committed, faulty, healthy, rounded, rows
+from tests.warehouse.told import LOGPROBS, bare, committed, dispatch, executed, faulty, healthy, rounded, rows, started
 
 ALWAYS = {"terminations", "stage-times", "group-spread", "tool-use"}
 """Failure views that describe: they speak of any run that rolled out."""
@@ -51,6 +51,13 @@ def test_each_question_speaks_where_it_must_and_is_silent_where_it_must(ask: Ask
     speaks, silent = ("healthy", "bare") if name in FIGURES else ("faulty", "bare" if name in ALWAYS else "healthy")
     assert ask(name, speaks), f"{name} has nothing to say of the {speaks} run"
     assert ask(name, silent) == [], f"{name} has something to say of the {silent} run"
+
+
+def test_what_waits_to_be_launched_is_not_counted_as_running(ask: Ask, warehouse: Warehouse) -> None:
+    launched, *_ = executed(0, 0, reward=1)
+    warehouse.insert(rows("begun", [started(), *dispatch(), launched]))
+    ((step, found),) = [(row["step"], row) for row in ask("terminations", "begun")]
+    assert (step, found["n"], found["queued"], found["running"], found["completed"]) == (None, 8, 7, 1, 0)
 
 
 @pytest.mark.parametrize("name", VIEWS)

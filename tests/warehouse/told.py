@@ -124,7 +124,7 @@ def committed(run: str, seconds: float, *events: Event) -> Commit:
         run=run,
         producer=Producer(service="control", instance="control-1"),
         commit=f"c{round(seconds * 1000)}",
-        causation=0,
+        causation=min(1, round(seconds)),
         as_of=0,
         correlation=run,
         time=BEGIN + round(seconds * 1e9),
