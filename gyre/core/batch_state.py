@@ -252,7 +252,7 @@ def _enqueued(state: State, sequence: int, event: MicroStepEnqueued) -> State:
     changed = {name: _queued(known[name], event, count) for name, count in targets.items() if name in known}
     batch = replace(_advance(state.batch, changed), last=sequence)
     whole = event.kind == "train" and not event.masks
-    first = known.get(event.rows[0].segments[0].execution) if whole else None
+    first = known.get(next(iter(targets), "")) if whole else None  # in the order of its rows
     if first is not None:
         groups = list(batch.groups)
         groups[first.group] = replace(groups[first.group], whole=groups[first.group].whole + 1)

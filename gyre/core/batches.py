@@ -250,7 +250,7 @@ def _assignment(state: State, batch: Batch) -> tuple[Decision, ...]:
 
 
 def _cause(group: Waiting, batch: Batch) -> int:
-    return max(batch.opened, *(each.sequence for each in group.admitted))
+    return max((batch.opened, *(each.sequence for each in group.admitted)))
 
 
 def _closing(state: State, batch: Batch) -> tuple[Decision, ...]:

@@ -122,7 +122,7 @@ def _execution_dispatched(plan: Plan, state: Dispatch, event: ExecutionDispatche
 
 
 def _granted(plan: Plan, state: Dispatch, event: LaunchGranted) -> Dispatch:
-    found = _found(state, event.execution)
+    found = _found(plan, state, event.execution)
     if found is None:
         return state
     index, bit, group = found
@@ -134,7 +134,7 @@ def _granted(plan: Plan, state: Dispatch, event: LaunchGranted) -> Dispatch:
 
 def _launched(plan: Plan, state: Dispatch, event: ExecutionLaunched) -> Dispatch:
     """From the queue too: an execution that was cancelled there is launched only to be ended."""
-    found = _found(state, event.execution)
+    found = _found(plan, state, event.execution)
     if found is None:
         return state
     index, bit, group = found
@@ -145,7 +145,7 @@ def _launched(plan: Plan, state: Dispatch, event: ExecutionLaunched) -> Dispatch
 
 
 def _terminated(plan: Plan, state: Dispatch, event: ExecutionTerminated) -> Dispatch:
-    found = _found(state, event.execution)
+    found = _found(plan, state, event.execution)
     if found is None:
         return state
     index, bit, group = found
@@ -162,7 +162,7 @@ def _terminated(plan: Plan, state: Dispatch, event: ExecutionTerminated) -> Disp
 
 
 def _cancelled(plan: Plan, state: Dispatch, event: CancellationRequested) -> Dispatch:
-    found = _found(state, event.execution)
+    found = _found(plan, state, event.execution)
     if found is None:
         return state
     index, bit, group = found
@@ -173,7 +173,7 @@ def _cancelled(plan: Plan, state: Dispatch, event: CancellationRequested) -> Dis
 
 def _rewarded(plan: Plan, state: Dispatch, event: RewardAssigned) -> Dispatch:
     """A placeholder is no valid score: the group can do better with its surplus."""
-    found = None if event.placeholder or not plan.oversample else _found(state, event.execution)
+    found = None if event.placeholder or not plan.oversample else _found(plan, state, event.execution)
     if found is None:
         return state
     index, bit, group = found
@@ -196,12 +196,11 @@ def _assigned(plan: Plan, state: Dispatch, event: GroupAssigned) -> Dispatch:
     return _put(plan, state, index, replace(group, standing="assigned"), _ASSIGNED)
 
 
-def _found(state: Dispatch, execution: str) -> tuple[int, int, Group] | None:
-    """Its group's index, its bit, its group; None when it was never dispatched, or is forgotten."""
-    place = execution_place(execution)
-    if place is None:
+def _found(plan: Plan, state: Dispatch, execution: str) -> tuple[int, int, Group] | None:
+    """Its group's index, its bit, its group; None when no group has such a place, or the group is forgotten."""
+    index, number = execution_place(execution) or (-1, -1)
+    if not 0 <= number < plan.size:  # a set with a bit for any number that a name may hold fits into no memory
         return None
-    index, number = place
     group = blocks.get(state.open, index)
     return None if group is None else (index, 1 << number, group)
 

@@ -126,6 +126,8 @@ class Supply:
             yield Finding(NO_ROOM.name, "critical", says, (since.id, *ids(queued[:3])), "gyre status {run}")
 
     def _moved(self, at: At, event: Any) -> None:
+        if event.cell >= self._limits.cells:
+            return  # no cell of this run: as the scheduler has it, it has no place in C_R, and its number no bit
         self._places = evolve_cells(self._places, event)
         if self._places.capacity:
             self._full_until = None

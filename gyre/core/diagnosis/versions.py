@@ -97,7 +97,7 @@ class Versions:
             self._widest = self._widest or event
             if len(self._mixed) < MOST_EVIDENCE:
                 self._mixed.append(at)
-        began = at.time - round((event.total_seconds + self._limits.silence) * SECOND)
+        began = at.time - (event.total_seconds + self._limits.silence) * SECOND  # no whole number: it may be -inf
         place = bisect_right(self._times, began)
         published = self._published[place - 1] if place else 0
         if first < published:

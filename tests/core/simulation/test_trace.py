@@ -10,11 +10,13 @@ from gyre.core.simulation.trace import Replayed, fit_relief
 from gyre.core.simulation.trace_fold import trace
 from gyre.core.simulation.workload import Durations, Sampled
 from gyre.core.simulation.world import simulate
-from schemas.dispatch import ExecutionTerminated
+from schemas.dispatch import ExecutionTerminated, GroupDispatched
 from schemas.envelope import Event
-from schemas.roles import CellLost
+from schemas.roles import CellLost, CellRole, RoleTransitionCompleted, RoleTransitionFailed, RoleTransitionRequested
 from schemas.training import MicroStepCompleted, Passage
 from tests.core.simulation.small import Fixed, plan, told
+from tests.core.told import dispatched
+from tests.core.world import launched, registered
 
 TIMINGS = Timings(
     to_train=0.7, to_rollout=0.4, update=1.5, publication=0.3, launch=0.2, admission=0.1, claim=0.05, commit=0.01
@@ -124,3 +126,40 @@ def test_relief_is_read_off_how_calls_slow_down_with_load() -> None:
     assert fit_relief([(0.5, 2.0)] * 3) == 0.0
     assert fit_relief([]) == 0.0
     assert fit_relief([(0.0, 3.0), (1.0, 2.0)]) == 0.0
+
+
+def moving(to: CellRole, transition: str = "t1", instance: str = "i0") -> RoleTransitionRequested:
+    return RoleTransitionRequested(transition=transition, cell=0, instance=instance, to=to)
+
+
+def rolled_back(transition: str = "t1", instance: str = "i0") -> RoleTransitionFailed:
+    return RoleTransitionFailed(transition=transition, cell=0, instance=instance, phase="restore", reason="no room")
+
+
+def loads(*said: Event) -> list[float]:
+    """After each of these, of two cells of 4 places with one execution running."""
+    group = GroupDispatched(group="g", index=0, task="a", version=0, executions=1)
+    before = [registered(0, "i0"), registered(1, "i1"), group, dispatched("x"), launched("x")]
+    found = trace((float(at), event) for at, event in enumerate((*before, *said)))
+    return [load for at, load in found.loads if at >= len(before)]
+
+
+def test_a_cell_whose_move_to_training_was_rolled_back_serves_again() -> None:
+    assert loads(moving("train"), rolled_back()) == [1 / 4, 1 / 8]
+
+
+def test_a_cell_whose_return_was_rolled_back_trains_still() -> None:
+    done = RoleTransitionCompleted(transition="t1", cell=0, instance="i0", to="train", version=0)
+    said = [moving("train"), done, moving("rollout", "t2"), rolled_back("t2")]
+    assert loads(*said) == [1 / 4, 1 / 4, 1 / 4, 1 / 4]
+
+
+def test_a_cell_that_was_lost_on_its_way_serves_no_more_when_its_move_is_rolled_back() -> None:
+    assert loads(moving("train"), CellLost(cell=0, instance="i0", reason="silent"), rolled_back()) == [1 / 4, 1 / 4]
+
+
+def test_how_long_a_transition_took_is_not_read_off_one_that_was_rolled_back() -> None:
+    done = RoleTransitionCompleted(transition="t2", cell=0, instance="i0", to="train", version=0)
+    said = [registered(0, "i0"), moving("train"), rolled_back(), moving("train", "t2"), done]
+    found = trace((float(at), event) for at, event in enumerate(said))
+    assert found.measured["to_train"] == ((4.0, 1.0),)
