@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ from bus.errors import BusError
 from schemas.speakers import Stream
 from services.attach_host import FOLDER, AttachError, Host, hosted
 from services.boss import Hello
+from services.exits import EXIT_INTERRUPTED
 from services.source import SourceNotFound
 
 
@@ -61,6 +63,8 @@ async def attach(wish: Wish, runs: Path) -> Outcome:
         AttachError, SourceNotFound, BusError: one line with the way out.
     """
     path = Path(wish.target)
+    if wish.command and shutil.which(wish.command[0]) is None:
+        raise AttachError(f"--exec {wish.command[0]}: no such program; install it, or give its path")
     if path.is_file():
         if wish.command:
             raise AttachError(f"{path}: a command reads from a server; `gyre log import {path}` makes a run of it")
@@ -105,8 +109,8 @@ async def _command(wish: Wish, host: Host) -> Outcome:
         "GYRE_UNTIL": str(head) if await host.is_over() else "",
     }
     process = await asyncio.create_subprocess_exec(*wish.command, env=environment)
-    with _passed_on(process):
-        return Outcome(await process.wait())
+    with _passed_on(process) as told:
+        return Outcome(_code(await process.wait(), told))
 
 
 def _after(wish: Wish, position: str, head: int) -> int:
@@ -124,8 +128,8 @@ async def _supervised(hello: Hello, host: Host | None) -> Outcome:
         answering = asyncio.create_task(_answer(reader, writer, host, outcome))
         telling = asyncio.create_task(_tell_end(host, writer))
         try:
-            with _passed_on(process):
-                outcome.code = await process.wait()
+            with _passed_on(process) as told:
+                outcome.code = _code(await process.wait(), told)
             await asyncio.wait({answering})
         finally:
             for task in (answering, telling):
@@ -216,19 +220,30 @@ def _environment(host: Host | None) -> dict[str, str]:
 
 
 @contextmanager
-def _passed_on(process: asyncio.subprocess.Process) -> Iterator[None]:
-    """A signal to end is for the consumer, which then ends in order; a second one ends it however busy it is."""
+def _passed_on(process: asyncio.subprocess.Process) -> Iterator[list[int]]:
+    """A signal to end is for the consumer, which then ends in order; a second one ends it however busy it is.
+
+    Gives what was passed on so far.
+    """
     loop = asyncio.get_running_loop()
-    saying = iter((signal.SIGTERM,))
+    told: list[int] = []
 
     def tell() -> None:
         if process.returncode is None:
-            process.send_signal(next(saying, signal.SIGKILL))
+            told.append(signal.SIGKILL if told else signal.SIGTERM)
+            process.send_signal(told[-1])
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, tell)
     try:
-        yield
+        yield told
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+def _code(ended: int, told: list[int]) -> int:
+    """What the command ends with: the consumer's own code, or as a shell says it of one that a signal ended."""
+    if ended >= 0:
+        return ended
+    return EXIT_INTERRUPTED if told else 128 - ended

@@ -29,6 +29,7 @@ from services import (
     cli_users,
 )
 from services.cli_errors import Errors, fail
+from services.cli_signals import ended_as_by_ctrl_c
 
 
 class Commands(TyperGroup):
@@ -36,7 +37,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
-        with Errors():
+        with Errors(), ended_as_by_ctrl_c():
             return super().invoke(ctx)
 
 

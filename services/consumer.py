@@ -95,9 +95,9 @@ class Position:
         found = cls(file, consumer)
         if file is None:
             return found
-        file.parent.mkdir(parents=True, exist_ok=True)
-        found._lock = file.with_suffix(".lock").open("w")
         try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            found._lock = file.with_suffix(".lock").open("w")
             fcntl.flock(found._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             kept = json.loads(file.read_text()) if file.exists() else {"position": {}, "state": None}
             found.sequences, found.state = dict(kept["position"]), kept["state"]
@@ -106,6 +106,10 @@ class Position:
             raise ConsumerError(
                 f"durable {file.stem}: another consumer has this name now; choose another, or end it"
             ) from None
+        except OSError as error:
+            found.close()
+            why = f"its position cannot be kept in {file.parent} ({error.strerror})"
+            raise ConsumerError(f"durable {file.stem}: {why}; make that a folder of yours, or leave it out") from error
         except (ValueError, KeyError, TypeError) as error:
             found.close()
             raise ConsumerError(f"durable {file.stem}: {file} is damaged ({error}); delete it to begin anew") from error

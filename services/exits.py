@@ -31,6 +31,10 @@ class Hopeless(GyreError):
     """Starting the process again changes nothing: the message says what a person has to do."""
 
 
+class Interrupted(GyreError):
+    """Ended by a signal before it was done: the message says how it is gone on with."""
+
+
 def is_full(error: BaseException | None) -> bool:
     """Whether it says that a disk, a quota or a stream is full (safetensors tells it by text only)."""
     if isinstance(error, OSError) and error.errno in _NO_SPACE:

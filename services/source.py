@@ -1,6 +1,5 @@
 """Where a command reads a run's log from: its server (started for the while, if need be), or an archive."""
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from bus.log import ReadLog, Stored
 from gyre.errors import GyreError
 from schemas.runs import RunStarted
 from services.place import Note, new_instance, started
+from services.serving import serving
 
 
 class SourceNotFound(GyreError):
@@ -47,18 +47,12 @@ async def open_source(target: str, runs: Path) -> AsyncIterator[Source]:
     if not (folder / "run.json").is_file():
         raise SourceNotFound(f"{target}: neither an archive nor a run in {runs}; `gyre runs` lists them")
     note = Note.read(folder)
-    embedded = note.server(folder)
-    server = await asyncio.to_thread(embedded.start) if embedded else None
-    bus = None
-    try:
-        url = server.url if server else note.url
+    async with serving(folder, note) as url:
         bus = await Bus.connect(url, note.run, "reader", new_instance("reader"), folder)
-        yield Source(note.run, bus.ev, bus.calls, bus.blobs, folder)
-    finally:
-        if bus is not None:
+        try:
+            yield Source(note.run, bus.ev, bus.calls, bus.blobs, folder)
+        finally:
             await bus.close()
-        if server and not server.adopted:
-            await asyncio.to_thread(server.stop)
 
 
 async def messages(

@@ -24,7 +24,7 @@ from schemas.roles import CellLost, CellRegistered
 from schemas.runs import RunStarted
 from services.check import expected_staleness
 from services.display import Display
-from services.exits import RunFull
+from services.exits import Interrupted, RunFull
 from services.place import Note, new_instance, started
 from services.setup import Opened, asked_bytes, open_run, opening, reopen_run
 from services.supervisor import Supervisor
@@ -38,7 +38,7 @@ class RunStopped(GyreError):
 
 
 async def train(config: Config) -> dict[str, Any]:
-    """Start a run and see it through. Raises `RunStopped`, and what opening a run raises."""
+    """Start a run and see it through. Raises `RunStopped`, `Interrupted`, and what opening a run raises."""
     opened = await open_run(config)
     with sole(opened.folder):
         return await follow(opened)
@@ -48,7 +48,7 @@ async def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Go on with a run where its log ends; `overrides` may give its log more room (`bus.max_bytes=...`).
 
     Raises:
-        ConfigError, SetupError, RunFull, RunStopped, RunNotFound, BusError: one line with the way out.
+        ConfigError, SetupError, RunFull, RunStopped, Interrupted, RunNotFound, BusError: one line with the way out.
     """
     most = asked_bytes(overrides)
     Note.read(folder)
@@ -96,7 +96,7 @@ async def follow(opened: Opened) -> dict[str, Any]:
         if watch.progress.aborted:
             raise RunStopped(f"run {opened.run}: {watch.progress.aborted}; `gyre log tail {opened.run}` shows how")
         if not watch.progress.finished:
-            raise RunStopped(
+            raise Interrupted(
                 f"run {opened.run}: stopped before its end; `gyre resume {opened.run}` goes on from its log"
             )
         archive = opened.folder / f"{opened.run}.jsonl.zst"

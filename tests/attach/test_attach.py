@@ -194,6 +194,7 @@ def test_what_is_no_consumer_is_refused_in_one_line(name: str, options: dict[str
         (("m:C", "small", "--from", "yesterday"), 2, "--from yesterday: start, now or a sequence from 1"),
         (("m:C", "small", "--durable", "../x"), 2, "--durable ../x: a name of A-Z a-z 0-9 _ -"),
         (("m:C", "small", "--option", "x"), 2, "--option x: write NAME=VALUE"),
+        (("--exec", "no-such-program x", "small"), 1, "--exec no-such-program: no such program; install it"),
         (("--exec", "true", "a.jsonl.zst"), 1, "a.jsonl.zst: a command reads from a server; `gyre log import a.json"),
     ],
 )
@@ -220,6 +221,12 @@ def test_a_name_is_held_by_one_consumer_at_a_time_and_a_damaged_file_is_named(tm
     file.write_text("{")
     with pytest.raises(ConsumerError, match=r"^durable mine: .* is damaged .* delete it to begin anew"):
         Position.load(file, "m:C")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(ConsumerError, match=r"^durable mine: its position cannot be kept in .*taken \(File exists\); "):
+        Position.load(tmp_path / "taken/mine.json", "m:C")
 
 
 def test_there_are_so_many_places_and_a_freed_one_is_taken_again(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Attaching where the log lies on a server of one's own, with users that were written before there was a run."""
 
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from bus.server import NatsServer
 from services.attach import Wish, attach
 from services.attach_host import AttachError
 from services.place import Note
+from tests.e2e.living import Command
 
 ROOT = Path(__file__).parents[2]
 OTHERS = Path(__file__).with_name("others.py")
@@ -51,3 +53,17 @@ async def test_a_finished_run_is_read_to_its_end_with_a_login_that_may_just_that
     monkeypatch.setenv(credentials.PASSWORD, credentials.password(runs.parent / "out", users.READER))
     with pytest.raises(AttachError, match=r"^user attached_00: has no password here, and reader may do too much"):
         await attach(Wish("small", f"{OTHERS}:Crasher"), runs)
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 3", 3), ("kill -KILL $$", 137), ("kill -TERM $$", 143)])
+async def test_a_program_ends_the_command_as_it_would_end_a_shell(runs: Path, script: str, code: int) -> None:
+    assert (await attach(Wish("small", "", ("sh", "-c", script)), runs)).code == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_who_interrupts_a_program_is_told_that_it_was_interrupted(runs: Path, number: signal.Signals) -> None:
+    words = ("small", "--runs", runs, "--exec", "sh -c 'echo begun >&2; exec sleep 3600'")
+    command = await Command.start("attach", *words)
+    await command.line(lambda line: line == "begun")
+    command.stop(number)
+    assert await command.end() == (130, "")

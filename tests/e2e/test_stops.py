@@ -11,6 +11,7 @@ from schemas.envelope import Event
 from schemas.roles import CellRegistered
 from schemas.runs import OfficeTaken
 from schemas.training import MicroStepClaimed
+from services.exits import EXIT_INTERRUPTED
 from services.replay import verify
 from services.source import open_source
 from tests.e2e.living import Command, all_gone, heard, kill, listening, opened_run, processes
@@ -36,7 +37,7 @@ async def test_a_run_goes_on_after_ctrl_c_after_two_of_them_and_after_sigkill(tm
         await heard(log, lambda event: isinstance(event, ExecutionTerminated))
         services = list(processes(opened.folder).values())
         first.stop(signal.SIGINT)
-        assert (await first.end())[0] == 1
+        assert (await first.end())[0] == EXIT_INTERRUPTED
         assert f"gyre resume {opened.run}" in first.lines[-1]
         assert not processes(opened.folder)
         assert await all_gone([*services, opened.server.pid], 1.0)  # the server too
@@ -47,7 +48,7 @@ async def test_a_run_goes_on_after_ctrl_c_after_two_of_them_and_after_sigkill(tm
         third.stop(signal.SIGINT)
         await third.line(lambda line: "once more" in line)
         third.stop(signal.SIGINT)
-        assert (await third.end())[0] == 1
+        assert (await third.end())[0] == EXIT_INTERRUPTED
         assert not processes(opened.folder)
 
         fourth = await Command.start(*resume)

@@ -84,7 +84,7 @@ async def test_a_run_is_stopped_backed_up_lost_restored_and_finished(tmp_path: P
     training = await begun(tmp_path, "start")
     await said(training, "step   1")
     await done(tmp_path, "stop")
-    assert "gyre resume mine" in await ended(training, 1)
+    assert "gyre resume mine" in await ended(training, 130)
     await done(tmp_path, "rotate")
     await done(tmp_path, "backup")
     (tmp_path / "runs").rename(tmp_path / "lost")
