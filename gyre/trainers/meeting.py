@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from torch import distributed
 
-from gyre.trainers.nodes import nodes_of
+from gyre.trainers.nodes import address_of, nodes_of
 
 _ALONE = "127.0.0.1"
 
@@ -17,14 +17,16 @@ class Meeting:
     """Held by a trainer for as long as it has ranks.
 
     Args:
-        environment: it listens to all networks of this machine where nodes are named in it, else to this machine.
+        environment: where nodes are named in it, it listens at the address of `GYRE_LISTEN`, or to all networks of
+            this machine; else to this machine.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        with _listener(bool(nodes_of(environment))) as listener:
+        where = address_of(environment) if nodes_of(environment) else _ALONE
+        with _listener(where) as listener:
             self.port: int = listener.getsockname()[1]
             self._store = distributed.TCPStore(  # type: ignore[attr-defined]
-                _ALONE,
+                where or _ALONE,
                 self.port,
                 is_master=True,
                 wait_for_workers=False,
@@ -32,9 +34,9 @@ class Meeting:
             )
 
 
-def _listener(everywhere: bool) -> socket.socket:
-    if not everywhere:
-        return socket.create_server((_ALONE, 0))
+def _listener(where: str) -> socket.socket:
+    if where:
+        return socket.create_server((where, 0), family=socket.AF_INET6 if ":" in where else socket.AF_INET)
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))

@@ -3,6 +3,10 @@
 `GYRE_CELL_NODES` names them, "host:port,host:port": ranks are dealt out in order, as many to each. Who asks for a rank
 has to know `GYRE_NODE_KEY`, and so has the node, and both have to be of the same version; then the connection is the
 line between a trainer and its rank, and ends the rank when it ends. Only ranks are started, nothing else.
+
+The key says who may ask; what is said after that is neither sealed nor hidden, so the network between the machines of
+a cell has to be private. Lines are made from the address of `GYRE_LISTEN`, where one is named, and so ranks come back
+to it when they meet.
 """
 
 import importlib.metadata
@@ -22,13 +26,16 @@ from typing import Protocol
 
 from gyre.trainers.port import TrainerError
 
-NODES, KEY = "GYRE_CELL_NODES", "GYRE_NODE_KEY"
+NODES, KEY, LISTEN = "GYRE_CELL_NODES", "GYRE_NODE_KEY", "GYRE_LISTEN"
 LOG = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 600.0  # a node's pod may still be starting
 _ANSWER_SECONDS = 60.0  # for each word until a rank starts; after that, work takes as long as it takes
 _FOR_EVER = 0.0
 _AGAIN_SECONDS = 1.0
 _ASKED_BYTES = 4096
+_STRANGERS = 16
+"""Callers at a time that have not shown yet that they know the key; a cell asks for one rank after the other."""
+_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - what it means to be told so
 _RANKS = "gyre.trainers."
 
 
@@ -81,7 +88,8 @@ def begin(
     """
     if nodes := nodes_of(environment):
         node = nodes[number * len(nodes) // count]
-        return _Elsewhere(node), _asked(node, module, threads, environment.get(KEY, ""))
+        descriptor = _connected(node, address_of(environment))
+        return _Elsewhere(node), _asked(node, descriptor, module, threads, environment.get(KEY, ""))
     ours, theirs = socket.socketpair()
     with theirs:
         process = _started(module, theirs.fileno(), threads)
@@ -97,18 +105,28 @@ def nodes_of(environment: Mapping[str, str]) -> list[str]:
     return nodes
 
 
+def address_of(environment: Mapping[str, str]) -> str:
+    """The one address of this machine that its sockets are to have; empty: any."""
+    where = environment.get(LISTEN, "")
+    return "" if where in _EVERYWHERE else where
+
+
 def serve_ranks(listener: socket.socket, key: str) -> None:
     """Start the ranks that are asked for, for ever. Raises `NodeFailed` without a key."""
     if not key:
         raise NodeFailed(f"{KEY}: empty; give all machines of a cell the same secret")
+    strangers = threading.BoundedSemaphore(_STRANGERS)
     while True:
-        caller, address = listener.accept()
-        threading.Thread(target=_serve, args=(caller, str(address[0]), key.encode()), daemon=True).start()
+        caller, (address, *_) = listener.accept()
+        if not strangers.acquire(blocking=False):
+            caller.close()
+            LOG.warning("%s: is hung up on: %d others have not shown yet that they know the key", address, _STRANGERS)
+            continue
+        threading.Thread(target=_serve, args=(caller, address, key.encode(), strangers), daemon=True).start()
 
 
-def _asked(node: str, module: str, threads: int, key: str) -> int:
-    """The descriptor of a connection to a rank that a node has started."""
-    descriptor = _connected(node)
+def _asked(node: str, descriptor: int, module: str, threads: int, key: str) -> int:
+    """The descriptor of a connection to a node, once it has started a rank there."""
     try:
         with Connection(os.dup(descriptor)) as line:
             answer_challenge(line, key.encode())
@@ -128,13 +146,14 @@ def _asked(node: str, module: str, threads: int, key: str) -> int:
     return descriptor
 
 
-def _connected(node: str) -> int:
+def _connected(node: str, source: str) -> int:
     host, _, port = node.rpartition(":")
     deadline = time.monotonic() + _PATIENCE_SECONDS
     told = False
     while True:
         try:
-            with socket.create_connection((host, int(port)), _PATIENCE_SECONDS) as found:
+            own = (source, 0) if source else None
+            with socket.create_connection((host, int(port)), _PATIENCE_SECONDS, own) as found:
                 found.settimeout(None)
                 _keep_alive(found)
                 _set_patience(found.fileno(), _ANSWER_SECONDS)
@@ -148,31 +167,42 @@ def _connected(node: str) -> int:
         time.sleep(_AGAIN_SECONDS)
 
 
-def _serve(caller: socket.socket, address: str, key: bytes) -> None:
+def _serve(caller: socket.socket, address: str, key: bytes, strangers: threading.BoundedSemaphore) -> None:
     """Start one rank on this connection, for who knows the key; wait for its end."""
     with caller:
-        _keep_alive(caller)
-        _set_patience(caller.fileno(), _ANSWER_SECONDS)
         try:
-            with Connection(os.dup(caller.fileno())) as line:
-                deliver_challenge(line, key)
-                answer_challenge(line, key)
-                asked = json.loads(line.recv_bytes(_ASKED_BYTES))
-                module, threads = str(asked["module"]), int(asked["threads"])
-                refused = _refusal(module, str(asked.get("version")))
-                line.send_bytes(refused.encode())
-        except BlockingIOError:
-            LOG.warning("%s: has said nothing for %g s, and is hung up on", address, _ANSWER_SECONDS)
-            return
-        except (AuthenticationError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
-            LOG.warning("%s: asks for a rank, and gets none: %s", address, error)
-            return
-        if refused:
-            LOG.warning("%s: asks for a rank, and gets none: %s", address, refused)
+            asked = _let_in(caller, address, key)
+        finally:
+            strangers.release()
+        if asked is None:
             return
         _set_patience(caller.fileno(), _FOR_EVER)
-        process = _started(module, caller.fileno(), threads)
+        process = _started(asked[0], caller.fileno(), asked[1])
     LOG.info("a rank of %s ended with %d", address, process.wait())
+
+
+def _let_in(caller: socket.socket, address: str, key: bytes) -> tuple[str, int] | None:
+    """Module and threads of the rank that is asked for; None: there is none to start, which was said."""
+    try:
+        _keep_alive(caller)
+        _set_patience(caller.fileno(), _ANSWER_SECONDS)
+        with Connection(os.dup(caller.fileno())) as line:
+            deliver_challenge(line, key)
+            answer_challenge(line, key)
+            asked = json.loads(line.recv_bytes(_ASKED_BYTES))
+            module, threads = str(asked["module"]), int(asked["threads"])
+            refused = _refusal(module, str(asked.get("version")))
+            line.send_bytes(refused.encode())
+    except BlockingIOError:
+        LOG.warning("%s: has said nothing for %g s, and is hung up on", address, _ANSWER_SECONDS)
+        return None
+    except (AuthenticationError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
+        LOG.warning("%s: asks for a rank, and gets none: %s", address, error)
+        return None
+    if refused:
+        LOG.warning("%s: asks for a rank, and gets none: %s", address, refused)
+        return None
+    return module, threads
 
 
 def _refusal(module: str, version_there: str) -> str:

@@ -7,8 +7,10 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ from gyre.rl.algorithms.port import Settings
 from gyre.sandboxes.family import children
 from gyre.trainers import nodes
 from gyre.trainers.fsdp.trainer import FsdpTrainer, Ranks
-from gyre.trainers.nodes import KEY, NODES, NodeFailed, begin
+from gyre.trainers.meeting import Meeting
+from gyre.trainers.nodes import KEY, LISTEN, NODES, NodeFailed, begin
 from gyre.trainers.ranks import RankLost
+from services import address
 from tests.trainers import batch
 from tests.trainers.batch import TEMPERATURE, distance, micro_step
 from tests.trainers.far import SECRET, node
@@ -37,6 +41,13 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "tiny"
 
 
+def one_stranger() -> threading.BoundedSemaphore:
+    """As whoever has let one caller in."""
+    found = threading.BoundedSemaphore()
+    found.acquire()
+    return found
+
+
 def await_end(pid: int) -> None:
     try:
         descriptor = os.pidfd_open(pid)
@@ -46,12 +57,14 @@ def await_end(pid: int) -> None:
     os.close(descriptor)
 
 
+@pytest.mark.parametrize("listen", ["0.0.0.0", "127.0.0.2"])
 def test_ranks_of_two_machines_give_the_gradient_of_one_and_end_with_their_trainer(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: str
 ) -> None:
     with node(tmp_path) as (first, one), node(tmp_path) as (second, two):
         monkeypatch.setenv(NODES, f"{first},{second}")
         monkeypatch.setenv(KEY, SECRET)
+        monkeypatch.setenv(LISTEN, listen)
         how: dict[str, Any] = {"share_prefixes": True, "activation_bytes": 1 << 30}
         trainer = FsdpTrainer(model, TEMPERATURE, Settings(), FAST, Ranks(2, "gloo"), **how)
         ranks = [children(each.pid) for each in (one, two)]
@@ -62,6 +75,29 @@ def test_ranks_of_two_machines_give_the_gradient_of_one_and_end_with_their_train
         trainer.close()
         for pid in (*ranks[0], *ranks[1]):
             await_end(pid)
+
+
+def test_a_trainer_is_met_where_its_sockets_listen_and_nowhere_else() -> None:
+    where = {NODES: "there:7400", LISTEN: "127.0.0.2"}
+    held = Meeting(where)
+    socket.create_connection(("127.0.0.2", held.port)).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", held.port))
+    assert LISTEN == address.LISTEN
+
+
+def test_many_who_say_nothing_take_no_more_than_their_places(tmp_path: Path) -> None:
+    with node(tmp_path) as (where, process), ExitStack() as held:
+        at = ("127.0.0.1", int(where.rpartition(":")[2]))
+        silent = [held.enter_context(socket.create_connection(at)) for _ in range(nodes._STRANGERS)]
+        assert all(each.recv(1) for each in silent)  # each is asked
+        assert held.enter_context(socket.create_connection(at)).recv(1) == b""
+        silent[0].close()
+        while True:  # until the node has noticed
+            with suppress(NodeFailed):
+                os.close(begin("gyre.trainers.fsdp.rank", 0, 1, 1, {NODES: where, KEY: SECRET})[1])
+                break
+        await_end(await_child(process.pid))
 
 
 def test_a_rank_that_is_lost_elsewhere_is_noticed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +189,7 @@ def test_a_node_that_says_nothing_is_not_waited_for_without_end(monkeypatch: pyt
 def test_a_caller_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "_ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as caller:
-        nodes._serve(listener.accept()[0], "there", SECRET.encode())
+        nodes._serve(listener.accept()[0], "there", SECRET.encode(), one_stranger())
         while caller.recv(4096):
             pass  # what it was asked
 
@@ -169,7 +205,7 @@ def test_between_a_trainer_and_its_rank_silence_is_not_bounded(monkeypatch: pyte
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         where = {NODES: f"127.0.0.1:{listener.getsockname()[1]}", KEY: SECRET}
         begun = pool.submit(begin, "gyre.trainers.fsdp.rank", 0, 1, 1, where)
-        nodes._serve(listener.accept()[0], "here", SECRET.encode())
+        nodes._serve(listener.accept()[0], "here", SECRET.encode(), one_stranger())
         _, line = begun.result(30)
     bounds.append(bounds_of(line))
     os.close(line)
