@@ -73,9 +73,19 @@ def test_segments_that_would_see_each_other_are_noticed_without_weights(
         attach(empty)
 
 
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "nothing"}')
-    with pytest.raises(ModelError, match=r"model folder .*; give a complete causal model"):
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ('{"model_type": "nothing"}', ""),
+        (
+            '{"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4}',
+            r"hidden size \(30\) is not a multiple",
+        ),
+    ],
+)
+def test_a_folder_without_a_model_is_refused(tmp_path: Path, config: str, said: str) -> None:
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ModelError, match=rf"model folder .*{said}.*; give a complete causal model"):
         empty_model(tmp_path)
 
 
