@@ -24,7 +24,8 @@ class Problem:
 
     def __str__(self) -> str:
         """One line, for people."""
-        return f"{self.key} = {self.value}: {self.rule}" if self.value else f"{self.key}: {self.rule}"
+        said = f"{self.key} = {self.value}: {self.rule}" if self.value else f"{self.key}: {self.rule}"
+        return said.replace("\n", "\\n")
 
 
 class ConfigError(GyreError):

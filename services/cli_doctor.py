@@ -13,6 +13,7 @@ import typer
 from gyre.core.diagnosis.doctor import KINDS
 from services.cli_errors import Errors, fail
 from services.exits import EXIT_FOUND
+from services.terminal import one_line
 
 
 def doctor(
@@ -60,9 +61,9 @@ def _tell(report: Any, found: list[dict[str, Any]]) -> None:
     typer.echo(f"{report.run}: {count} in {report.events} events{', still going on' if report.live else ''}")
     for each in found:
         typer.echo(f"\n{each['name']} ({each['severity']})")
-        typer.echo(f"  {each['says']}")
+        typer.echo(f"  {one_line(each['says'])}")
         typer.echo(f"  events  {' '.join(each['evidence'])}")
-        typer.echo(f"  next    {each['next']}")
+        typer.echo(f"  next    {one_line(each['next'])}")
 
 
 def _list(as_json: bool) -> None:

@@ -10,11 +10,12 @@ import typer
 from bus.errors import BusError
 from gyre.errors import GyreError
 from services.exits import EXIT_FAILED, EXIT_FULL, EXIT_INTERRUPTED, EXIT_UNHEARD, Interrupted, is_full
+from services.terminal import paragraphs
 
 
 def fail(message: str, code: int) -> NoReturn:
     """Say why on stderr and end."""
-    typer.echo(message, err=True)
+    typer.echo(paragraphs(message), err=True)
     sys.exit(code)
 
 

@@ -14,22 +14,25 @@ from gyre.core.progress import Progress
 from services import cli_query, cli_replay, cli_samples
 from services.cli_errors import Errors, fail
 from services.source import open_source
-from services.terminal import table, wide
+from services.terminal import one_line, table, wide
 
 Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one field; repeatable.")]
+RUNS = Path("runs")
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 def runs(
-    folder: Runs = Path("runs"),
+    folder: Runs = RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON array on stdout, an object for each run.")] = False,
 ) -> None:
     """List the runs in a folder.
 
     Example: gyre runs
     """
+    if not folder.is_dir() and (folder.exists() or folder != RUNS):  # where nobody has begun a run yet, there is none
+        fail(f"--runs {folder}: no such folder", 1)
     found = sorted(path.parent for path in folder.glob("*/run.json"))
     listed = [
         {"run": path.name, "archive": (path / f"{path.name}.jsonl.zst").is_file(), "folder": str(path)}
@@ -121,7 +124,7 @@ def check(
     else:
         for key, value in found.items():
             for line in value if isinstance(value, list) else [value]:
-                typer.echo(f"{key:20} {line}")
+                typer.echo(f"{key:20} {one_line(str(line))}")
 
 
 def evaluate(

@@ -13,8 +13,10 @@ from bus.log import Stored
 from gyre.errors import GyreError
 from schemas.envelope import COMMIT
 from services.cli_errors import Errors
-from services.place import Note
+from services.destinations import check_file
+from services.place import Note, run_folder
 from services.source import open_source
+from services.terminal import one_line
 
 Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
@@ -95,7 +97,8 @@ def export_command(
     from services.archive_columns import make_columns
 
     async def work() -> Any:
-        folder = (runs / run).absolute()
+        folder = run_folder(run, runs)
+        check_file(path)
         note = Note.read(folder)
         async with open_source(run, runs):
             server = note.server(folder)
@@ -163,11 +166,11 @@ def lines_of(stored: Stored, as_json: bool) -> Iterator[str]:
     if as_json:
         yield json.dumps(_whole(stored))
     elif stored.commit is None:
-        yield f"{stored.sequence:7}  malformed: {stored.reason}"
+        yield f"{stored.sequence:7}  malformed: {one_line(stored.reason)}"
     else:
         for event in stored.commit.events:
             fields = event.model_dump(mode="json", exclude={"type", "v"})
-            text = " ".join(f"{key}={value}" for key, value in fields.items())[:SHOWN]
+            text = one_line(" ".join(f"{key}={value}" for key, value in fields.items()), SHOWN)
             yield f"{stored.sequence:7}  {stored.commit.producer.service:10} {event.type:26} {text}"
 
 

@@ -14,11 +14,12 @@ from rich.progress import Progress as Progressing
 from rich.table import Table
 
 from gyre.core.regrading import GroupChange
+from schemas.rewards import AssessmentRecorded
 from services.cli_errors import Errors
 from services.joining import joined
 from services.regrade import Report, Wish
 from services.regrade import regrade as score_again
-from services.terminal import paragraphs, show, table, wide
+from services.terminal import one_line, paragraphs, show, table, wide
 
 Run = Annotated[str, typer.Argument(help="Name of a run.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
@@ -79,9 +80,14 @@ def assess(
     if as_json:
         typer.echo(found.model_dump_json())
     else:
-        after = f"after call {found.branch}" if found.branch else "between calls"
-        typer.echo(f"{found.assessment}: {_score(found.score)} {after}  {found.detail}".rstrip())
+        typer.echo(assessed(found))
     sys.exit(0 if found.valid else 1)
+
+
+def assessed(found: AssessmentRecorded) -> str:
+    """An assessment in one line."""
+    after = f"after call {found.branch}" if found.branch else "between calls"
+    return one_line(f"{found.assessment}: {_score(found.score)} {after}  {found.detail}".rstrip())
 
 
 def told(report: Report) -> dict[str, Any]:
@@ -112,14 +118,12 @@ def told(report: Report) -> dict[str, Any]:
 def draw(report: Report, console: Console) -> None:
     """The report for people."""
     scored = sum(score is not None for score in report.found.values())
-    console.print(
+    line = (
         f"{report.regrade} ({report.evaluator}): {len(report.states)} states, {scored} scored "
         f"({report.new} assessments are new), {len(report.changed)} changed; "
-        f"{report.unassessable} left nothing to score, {report.waiting} wait for their reward",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f"{report.unassessable} left nothing to score, {report.waiting} wait for their reward"
     )
+    show(console, [one_line(line)])
     if report.changed:
         console.print(_changed(report))
     if report.groups:

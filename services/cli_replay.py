@@ -16,7 +16,7 @@ from services.cli_errors import Errors, fail
 from services.exits import EXIT_DIFFERS
 from services.source import Source, open_source
 from services.states import STATES
-from services.terminal import show, wide
+from services.terminal import one_line, show, wide
 
 Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
@@ -141,7 +141,7 @@ def _verify(run: str, folder: Path, as_json: bool) -> None:
             f"{found.snapshots} snapshots compared: {len(found.differences)} differences"
         )
         for difference in found.differences[:DIFFERENCES]:
-            typer.echo(f"  {difference}")
+            typer.echo(f"  {one_line(difference)}")
     sys.exit(1 if found.differences else 0)
 
 

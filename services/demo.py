@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from gyre.config import Config
+from services.terminal import one_line, show
 
 FILE = Path(__file__).with_name("demo.toml")
 SHORT_STEPS = 10
@@ -81,6 +82,6 @@ def report(result: dict[str, Any]) -> None:
         f"ledger             {result['micro_steps_committed']} of {result['micro_steps']} micro-steps in the updates"
         f"{', each once' if matches else ''}"
     )
-    console.print(f"archive            {result['archive']}")
+    show(console, [f"archive            {one_line(str(result['archive']))}"])
     run = result["run"]
     console.print(f"next               gyre log stats {run} · gyre replay {run} --verify · gyre tree {run} x0-0")

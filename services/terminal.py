@@ -18,10 +18,10 @@ def wide() -> Console:
     return Console(highlight=False, width=None if bounded else WIDE)
 
 
-def one_line(text: str, width: int) -> str:
-    """The text on one line of at most `width` characters, its line ends written as backslash and n."""
-    shown = _escaped(text[: width + 1].replace("\n", "\\n"))
-    return shown if len(shown) <= width else f"{shown[: width - 1]}…"
+def one_line(text: str, width: int | None = None) -> str:
+    """The text on one line, of at most `width` characters if that is given; its line ends are backslash and n."""
+    shown = _escaped((text if width is None else text[: width + 1]).replace("\n", "\\n"))
+    return shown if width is None or len(shown) <= width else f"{shown[: width - 1]}…"
 
 
 def paragraphs(text: str) -> str:
