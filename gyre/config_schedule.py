@@ -4,6 +4,7 @@ A combination that could not be kept, such as a pool that waits for rollouts to 
 is refused before anything starts.
 """
 
+from math import inf
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -50,7 +51,7 @@ class ScheduleSection(Section):
     @model_validator(mode="after")
     def _groups_ahead_are_whole(self) -> Self:
         extra = self.phi * self.groups
-        if abs(extra - round(extra)) > ROUNDING:
+        if extra == inf or abs(extra - round(extra)) > ROUNDING:
             rule = f"phi * groups must be a whole number of groups, found {self.phi} * {self.groups} = {extra:g}"
             raise refuse("schedule.phi", self.phi, rule)
         return self

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -57,7 +56,7 @@ class Asked:
 
     def cells(self, found: Prediction) -> int:
         """Cells in rollout that start all that is dispatched at once."""
-        return ceil(found.depth_executions / self.concurrency)
+        return -(-found.depth_executions // self.concurrency)  # rounded up
 
 
 def plan(  # noqa: PLR0917 - typer reads options from a signature

@@ -19,10 +19,12 @@ PRESETS = ("table1", "figure7", "table2", "scale")
 def simulate(  # noqa: PLR0917 - each one is an option
     preset: Annotated[str | None, typer.Option(help=f"Experiment: {', '.join(PRESETS)}.")] = None,
     source: Annotated[str | None, typer.Option("--from", help="A recorded run or archive, told again.")] = None,
-    seeds: Annotated[int, typer.Option(help="Simulations of each schedule, seeds 0, 1, ...", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="Simulations of each schedule, seeds 0, 1, ...", min=1, max=1000)] = 3,
     rows: Annotated[list[str] | None, typer.Option("--row", help="Only this row of table1; repeatable.")] = None,
-    cells: Annotated[int, typer.Option(help="Cells of the preset scale.", min=2)] = 1024,
-    executions: Annotated[int, typer.Option(help="Executions of the preset scale, at least.", min=1)] = 1_000_000,
+    cells: Annotated[int, typer.Option(help="Cells of the preset scale.", min=2, max=100_000)] = 1024,
+    executions: Annotated[
+        int, typer.Option(help="Executions of the preset scale, at least.", min=1, max=1_000_000_000)
+    ] = 1_000_000,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="With --from: another setting; repeatable.")
     ] = None,

@@ -48,6 +48,10 @@ def test_every_choice_reaches_the_plan() -> None:
         (["schedule.kind=async", "cells.trainers=2"], "cells.trainers = 2: async needs 1 <= trainers <= 1"),
         (["schedule.kind=async", "cells.count=1", "cells.trainers=1"], "cells.trainers = 1: async needs 1 <= trainers"),
         (["cells.trainers=1"], 'cells.trainers = 1: schedule.kind = "elastic" moves cells by itself; set it to 0'),
+        (
+            ["schedule.phi=1e308"],
+            "schedule.phi = 1e+308: phi * groups must be a whole number of groups, found 1e+308 *",
+        ),
         (["schedule.kind=colocate"], "schedule.phi = 0.5: colocate without standalone engines trains when nothing"),
         (["schedule.dispatch=continuous"], "schedule.dispatch = 'continuous': 80 executions are under way at all"),
         (

@@ -6,7 +6,7 @@ consumed, because every group is consumed exactly once.
 """
 
 from collections.abc import Iterable, Iterator
-from math import isclose
+from math import inf, isclose
 
 
 def dispatches(steps: int, groups: int, phi: float, mu: int) -> Iterator[tuple[int, int]]:
@@ -19,7 +19,7 @@ def dispatches(steps: int, groups: int, phi: float, mu: int) -> Iterator[tuple[i
         mu: updates between publications.
 
     Raises:
-        ValueError: a count below 1, a negative phi, or phi * B not whole.
+        ValueError: a count below 1, a phi that is negative or infinite, or phi * B not whole.
     """
     ahead = _checked_ahead(steps, groups, phi, mu)
     left, version, due = steps * groups, 0, ahead + mu * groups
@@ -34,9 +34,11 @@ def expected_mean(steps: int, groups: int, phi: float, mu: int) -> float:
 
     (sum of v_t over steps - sum of v_d over groups / B) / S, design §6. It tends to `boundary_mean`, from below.
     """
+    burst = mu * groups
+    bursts, rest = divmod(max(0, steps * groups - _checked_ahead(steps, groups, phi, mu) - burst), burst)
     trained = steps * (steps - 1) // 2
-    dispatched = sum(version * count for version, count in dispatches(steps, groups, phi, mu))
-    return (trained - dispatched / groups) / steps
+    dispatched = mu * (burst * (bursts * (bursts + 1) // 2) + rest * (bursts + 1))  # `dispatches`, all but the first
+    return (trained * groups - dispatched) / (steps * groups)
 
 
 def realised_mean(staleness: Iterable[int]) -> float:
@@ -123,7 +125,7 @@ def _checked_ahead(steps: int, groups: int, phi: float, mu: int) -> int:
     for name, value in (("steps", steps), ("groups", groups), ("mu", mu)):
         if value < 1:
             raise ValueError(f"{name}: {value} is not at least 1")
-    ahead = round(phi * groups)
-    if phi < 0 or not isclose(phi * groups, ahead, abs_tol=1e-9):
+    ahead = round(phi * groups) if 0 <= phi < inf else -1
+    if ahead < 0 or not isclose(phi * groups, ahead, abs_tol=1e-9):
         raise ValueError(f"phi: {phi} * {groups} groups is not a whole number of groups from 0 on")
     return ahead

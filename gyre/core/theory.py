@@ -19,6 +19,12 @@ from gyre.core.staleness import (
     continuous_step_time,
 )
 
+MOST = 10**6
+"""Of groups in a batch, executions in a group, updates in a burst: what is beyond it was not meant."""
+STALEST = 1000
+"""Training steps: nobody means to train on older data, and each half of one is a candidate more."""
+LONGEST = 1e100
+"""Of any time: sums and quotients of longer ones, or of shorter than its inverse, may be infinite."""
 Bound = Literal["rollout", "training"]
 """What updates wait for: data, or the trainer (then the assumptions fail, and an update takes B / v_T)."""
 USUAL_BETA = 0.6
@@ -82,6 +88,8 @@ def predict(groups: int, executions: int, mu: int, phi: float, times: Times | No
     Raises:
         ValueError: naming the value that is out of its range.
     """
+    for name, value, least in (("groups", groups, 1), ("executions", executions, 1), ("mu", mu, 1), ("phi", phi, 0)):
+        _check_within(name, value, least)
     if abs(phi * groups - round(phi * groups)) > ROUNDING:
         near = round(phi * groups) / groups
         raise ValueError(f"phi: {phi:g} * {groups} groups is not a whole number of groups; {near:g} would be")
@@ -106,10 +114,9 @@ def schedules(staleness: float, groups: int) -> list[tuple[int, float]]:
     """Every (mu, phi) whose mean staleness is as near to the target as whole groups allow, by mu.
 
     Raises:
-        ValueError: a negative target.
+        ValueError: a target below 0 or beyond `STALEST`.
     """
-    if staleness < 0:
-        raise ValueError(f"staleness: {staleness:g} is negative; give 0 or more training steps")
+    _check_within("staleness", staleness, 0, STALEST)
     found = []
     for mu in range(1, int(2 * staleness + ROUNDING) + 2):
         ahead = round((staleness - (mu - 1) / 2) * groups)
@@ -147,12 +154,18 @@ def _bounded(step_time: float, training: float) -> tuple[float, Bound]:
     return (step_time, "rollout") if step_time > training else (training, "training")
 
 
+def _check_within(name: str, value: float, least: int, most: int = MOST) -> None:
+    """What is less or more, or no number, is refused."""
+    if not least <= value <= most:
+        raise ValueError(f"{name}: {value} is out of bounds; give a number from {least} to {most}")
+
+
 def _check(times: Times, mu: int, phi: float) -> None:
-    if not times.latency > 0:
-        raise ValueError(f"latency: {times.latency:g} is not above 0")
-    if not times.training > 0:
+    if not 1 / LONGEST <= times.latency <= LONGEST:
+        raise ValueError(f"latency: {times.latency:g} is no time; give that from a group's dispatch to its readiness")
+    if not 1 / LONGEST <= times.training <= LONGEST:
         raise ValueError(f"rate: an update that takes {times.training:g} is not one; give groups per unit of time")
     if not 0 <= times.alpha < 1:
         raise ValueError(f"alpha: {times.alpha:g} is not in [0, 1)")
-    if not phi + mu * times.beta > 0 or times.beta > 1:
+    if not phi + mu * times.beta > ROUNDING or times.beta > 1:
         raise ValueError(f"beta: {times.beta:g} is not in (-phi / mu, 1] = ({-phi / mu:g}, 1]")

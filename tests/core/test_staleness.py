@@ -1,6 +1,7 @@
 """Staleness by hand, by formula and by the paper's figures."""
 
 import itertools
+from math import inf
 
 import pytest
 
@@ -22,6 +23,17 @@ def test_twenty_steps_at_phi_half_and_mu_two_have_a_mean_of_0_95() -> None:
 
 def test_the_papers_e0_has_a_mean_of_1_375_over_its_12_steps() -> None:
     assert expected_mean(12, 64, 0.5, 3) == pytest.approx(1.375, abs=1e-12)
+
+
+@pytest.mark.parametrize(("phi", "mu"), [(0, 1), (0, 3), (0.5, 2), (2.5, 1), (3, 5)])
+@pytest.mark.parametrize("steps", range(1, 20))
+def test_the_mean_is_that_of_all_dispatches_one_by_one(steps: int, phi: float, mu: int) -> None:
+    born = sum(version * count for version, count in dispatches(steps, 4, phi, mu))
+    assert expected_mean(steps, 4, phi, mu) == pytest.approx((sum(range(steps)) - born / 4) / steps, abs=1e-12)
+
+
+def test_a_run_without_end_takes_no_longer_to_predict() -> None:
+    assert expected_mean(10**400, 4, 0.5, 2) == boundary_mean(0.5, 2)
 
 
 @pytest.mark.parametrize(("phi", "mu"), [(0.5, 2), (0, 1), (1.5, 1), (0.5, 3), (0, 4)])
@@ -59,7 +71,9 @@ def test_depths_and_step_times_follow_appendix_a() -> None:
     assert boundary_step_time(depth=8, groups=4, latency=10, training=2, phase=0.5) == 8
 
 
-@pytest.mark.parametrize(("steps", "groups", "phi", "mu"), [(0, 1, 0, 1), (1, 0, 0, 1), (1, 1, 0, 0), (1, 1, -1, 1)])
+@pytest.mark.parametrize(
+    ("steps", "groups", "phi", "mu"), [(0, 1, 0, 1), (1, 0, 0, 1), (1, 1, 0, 0), (1, 1, -1, 1), (1, 1, inf, 1)]
+)
 def test_impossible_schedules_are_refused(steps: int, groups: int, phi: float, mu: int) -> None:
     with pytest.raises(ValueError, match="is not"):
         expected_mean(steps, groups, phi, mu)

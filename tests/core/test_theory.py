@@ -1,5 +1,8 @@
 """Predictions of Appendix A against numbers by hand, and the published choices of (mu, phi)."""
 
+import re
+from math import inf, nan
+
 import pytest
 
 from gyre.core.plan import Kind
@@ -118,7 +121,12 @@ def test_an_odd_batch_keeps_half_of_it_ahead_as_near_as_may_be() -> None:
     [
         (Times(0, 1), "latency: 0"),
         (Times(1, 0), "rate: "),
+        (Times(inf, 1), "latency: inf"),
+        (Times(1e308, 1), r"latency: 1e\+308"),
+        (Times(1, inf), "rate: an update that takes inf"),
         (Times(1, 1, alpha=1), "alpha: 1"),
+        (Times(1, 1, alpha=nan), "alpha: nan"),
+        (Times(1, 1, beta=nan), "beta: nan"),
         (Times(1, 1, beta=-0.5), "beta: -0.5"),
         (Times(1, 1, beta=1.5), "beta: 1.5"),
     ],
@@ -133,3 +141,28 @@ def test_a_phi_that_cuts_groups_apart_is_refused_with_the_nearest_that_does_not(
         predict(4, 8, 1, 0.3)
     with pytest.raises(ValueError, match="staleness: -1"):
         schedules(-1, 4)
+
+
+@pytest.mark.parametrize("phi", [inf, nan, 1e308, 1e9, -0.5])
+def test_a_phi_beyond_all_schedules_is_refused_with_its_bounds(phi: float) -> None:
+    with pytest.raises(ValueError, match=rf"phi: {re.escape(str(phi))} .* from 0 to 1000000"):
+        predict(4, 8, 1, phi)
+
+
+@pytest.mark.parametrize("staleness", [inf, nan, 1e9])
+def test_a_staleness_that_would_have_candidates_without_end_is_refused(staleness: float) -> None:
+    with pytest.raises(ValueError, match=rf"staleness: {re.escape(str(staleness))} .* from 0 to 1000"):
+        recommend(staleness, 4, "elastic")
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_counts_beyond_all_schedules_are_refused_by_name(place: int) -> None:
+    counts = [4, 8, 2]
+    counts[place] = 10**400
+    with pytest.raises(ValueError, match=rf"{('groups', 'executions', 'mu')[place]}: 10+ is out of bounds"):
+        predict(counts[0], counts[1], counts[2], 0.5)
+
+
+def test_a_beta_that_leaves_hardly_any_depth_gives_no_time_without_end() -> None:
+    with pytest.raises(ValueError, match="beta: "):
+        predict(4, 8, 3, 0.0, Times(1, 1, beta=5e-324))

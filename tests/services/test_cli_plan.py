@@ -78,6 +78,9 @@ def test_a_slow_trainer_is_said_to_be_the_bound(gyre: Gyre) -> None:
         (["--latency", "3", "--rate", "0"], 1, "rate: 0"),
         (["--latency", "-3", "--rate", "1"], 1, "latency: -3"),
         (["--phi", "0.3"], 1, "phi: 0.3"),
+        (["--phi", "inf"], 1, "phi: inf is out of bounds; give a number from 0 to 1000000"),
+        (["--staleness", "inf"], 1, "staleness: inf is out of bounds; give a number from 0 to 1000"),
+        (["--latency", "1", "--rate", "inf"], 1, "rate: an update that takes 0"),
         (["absent.toml"], 1, "no such file"),
     ],
 )

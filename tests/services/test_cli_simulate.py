@@ -106,6 +106,13 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(
     assert words in refusal(gyre("simulate", *arguments), 2)
 
 
+@pytest.mark.parametrize("option", ["--seeds", "--cells", "--executions"])
+def test_what_would_never_end_is_a_wrong_use(gyre: Gyre, option: str) -> None:
+    result = gyre("simulate", "--preset", "scale", option, 10**12)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert option in result.stderr
+
+
 def test_a_setting_that_cannot_be_kept_is_refused(gyre: Gyre, recorded: Path) -> None:
     assert "schedule.phi" in refusal(gyre("simulate", "--from", recorded, "--set", "schedule.phi=0.3"))
     assert "neither an archive nor a run" in refusal(gyre("simulate", "--from", "nobody"))
