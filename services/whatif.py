@@ -61,8 +61,10 @@ async def _calls(source: Source, trace: Trace, until: float) -> list[tuple[float
     """(load half-way through it, seconds a token) of each call answered by then."""
     found: list[tuple[float, float]] = []
     async for stored in messages(source.calls):
-        ended = stored.commit.time * NANO - trace.zero if stored.commit else until + 1.0
-        if stored.commit is None or ended > until:
+        if stored.commit is None:  # malformed: it tells of no call, and those behind it still do
+            continue
+        ended = stored.commit.time * NANO - trace.zero
+        if ended > until:
             break
         calls = (event for event in stored.commit.events if isinstance(event, ModelCallRecorded) and event.output_ids)
         found.extend(

@@ -14,8 +14,12 @@ from gyre.core.simulation.setting import Setting, Timings
 from gyre.core.simulation.workload import Durations, Sampled
 from schemas.runs import RunStarted
 from services.simulate_drawing import draw
+from services.source import open_source
+from services.whatif import read_past
 from tests.core.simulation.small import told as simulated
 from tests.services.conftest import Gyre, refusal
+from tests.services.recorded import SMALL
+from tests.services.tampered import Message, tampered
 from tests.services.told_run import archived
 
 CONFIG = Config.of(
@@ -104,6 +108,16 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(
     gyre: Gyre, arguments: tuple[str, ...], words: str
 ) -> None:
     assert words in refusal(gyre("simulate", *arguments), 2)
+
+
+async def test_a_call_that_nobody_can_read_hides_none_behind_it(tmp_path: Path) -> None:
+    def begun_with_a_broken_one(_: list[Message], calls: list[Message]) -> None:
+        calls.insert(0, (calls[0][0], {"run": "no commit"}))
+
+    async with open_source(str(SMALL), tmp_path) as source:
+        relief = (await read_past(source)).relief
+    async with tampered(SMALL, tmp_path, begun_with_a_broken_one) as source:
+        assert (await read_past(source)).relief == relief > 0.0
 
 
 @pytest.mark.parametrize("option", ["--seeds", "--cells", "--executions"])
