@@ -24,7 +24,7 @@ from gyre.warehouse.live import Live
 from gyre.warehouse.opening import Answering, open_warehouse
 from services.analytics import FOLDER, STREAMS, Filled, catch_up
 from services.archive_columns import columns_of
-from services.place import NOTE
+from services.place import NOTE, way_to
 from services.source import Source, SourceNotFound, open_source
 
 
@@ -118,7 +118,7 @@ async def _name(target: str, runs: Path, warehouse: str | None) -> str:
     """Of the run: a warehouse elsewhere may hold runs that are not here."""
     if not Path(target).is_file():
         if warehouse is None and not (runs / target / NOTE).is_file():
-            raise SourceNotFound(f"{target}: neither an archive nor a run in {runs}; `gyre runs` lists them")
+            raise SourceNotFound(f"{target}: neither an archive nor a run in {runs}; {way_to(target, runs)}")
         return target
     async with open_source(target, runs) as source:
         return source.run

@@ -25,6 +25,7 @@ from schemas.speakers import Stream
 from services.attach_host import FOLDER, AttachError, Host, hosted
 from services.boss import Hello
 from services.exits import EXIT_INTERRUPTED
+from services.place import way_to
 from services.source import SourceNotFound
 
 
@@ -72,7 +73,7 @@ async def attach(wish: Wish, runs: Path) -> Outcome:
         return await _supervised(_hello(wish, folder, archive=str(path.absolute())), None)
     folder = (runs / wish.target).absolute()
     if not (folder / "run.json").is_file():
-        raise SourceNotFound(f"{wish.target}: neither an archive nor a run in {runs}; `gyre runs` lists them")
+        raise SourceNotFound(f"{wish.target}: neither an archive nor a run in {runs}; {way_to(wish.target, runs)}")
     async with hosted(folder) as host:
         return await (_command(wish, host) if wish.command else _consumer(wish, host))
 

@@ -121,9 +121,10 @@ def resume(
 
     Example: gyre resume run-1129-183000-ab12
     """
+    from services.place import run_folder
     from services.train import resume as go_on
 
-    _finish(go_on((runs / run).absolute(), overrides or []), as_json)
+    _finish(go_on(run_folder(run, runs), overrides or []), as_json)
 
 
 @app.command()

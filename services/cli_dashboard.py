@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from services.cli_errors import Errors
+from services.destinations import check_file, write_file
 
 PORT = 8080
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
@@ -57,8 +58,9 @@ def export_page(
 
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)  # what a page would warn of and wait for ends this
     with Errors():
+        check_file(out)
         text, kept = asyncio.run(export(target, folder, trees))
-        out.write_text(text, "utf-8")
+        write_file(out, text.encode())
     found = {"out": str(out), "bytes": len(text.encode()), "trees": kept}
     typer.echo(json.dumps(found) if as_json else f"{out}: {found['bytes']} bytes, {kept} executions to look into")
 

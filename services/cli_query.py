@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from gyre.warehouse.queries import QUERIES
+from gyre.warehouse.queries import QUERIES, trouble
 from services.cli_errors import Errors, fail
 from services.cli_plot import check_picture
+from services.destinations import check_file, write_file
 from services.terminal import table, wide
 
 FORMATS = {"table": "JSONCompact", "csv": "CSVWithNames", "json": "JSONEachRow", "parquet": "Parquet"}
@@ -59,6 +60,8 @@ def query(
     with Errors():
         if plot is not None:
             check_picture(plot)
+        if out is not None:
+            check_file(out)
         found = asyncio.run(_ask(sql, parameters, run, folder, warehouse, FORMATS[form], stale=stale))
         if plot is None:
             _give(found, form, out)
@@ -75,11 +78,21 @@ def _question(ask: str | None, overrides: Sequence[str]) -> tuple[str, dict[str,
     if canned is None:
         if " " not in ask.strip():
             fail(f"query {ask}: no such name; --list has them, and SQL has spaces", 2)
+        _check(ask, chosen)
         return ask, chosen
     if unknown := set(chosen) - set(canned.parameters):
         known = ", ".join(canned.parameters) or "none"
         fail(f"--set {min(unknown)}: {ask} has no such parameter; it has {known}", 2)
+    _check(canned.sql, chosen)
+    if chosen.get("width", "").startswith("-"):
+        fail(f"--set width={chosen['width']}: how wide a bin is; 0 for a twentieth of the largest", 2)
     return canned.sql, {**canned.parameters, **chosen}
+
+
+def _check(sql: str, chosen: Mapping[str, str]) -> None:
+    for name, value in chosen.items():
+        if why := trouble(sql, name, value):
+            fail(f"--set {name}: {why}", 2)
 
 
 async def _ask(
@@ -98,7 +111,7 @@ async def _ask(
 
 def _give(found: bytes, form: str, out: Path | None) -> None:
     if out is not None:
-        out.write_bytes(found)
+        write_file(out, found)
     elif form == "table":
         _draw(_parsed(found))
     elif form == "parquet" and sys.stdout.isatty():

@@ -121,7 +121,7 @@ def _state(run: str, folder: Path, name: str, to: str | None, as_json: bool) -> 
     from services.states import state_at
 
     async def look(source: Source) -> Any:
-        return await state_at(source, name, await sequence_at(source, to) if to else None)
+        return await state_at(source, name, await sequence_at(source, to) if to is not None else None)
 
     with Errors():
         found = asyncio.run(_with(run, folder, look))

@@ -77,6 +77,8 @@ def _range(text: str | None) -> slice | None:
     if found is None:
         fail(f"--tokens {text}: give positions as FROM:TO, e.g. 120:160, or : for all", 2)
     start, stop = (int(part) if part else None for part in found.groups())
+    if stop is not None and stop <= (start or 0):
+        fail(f"--tokens {text}: there is no token between; give the lower position first", 2)
     return slice(start, stop)
 
 

@@ -10,13 +10,13 @@ from bus import credentials, users
 from bus.private import write_private
 from gyre.errors import GyreError
 from services.cli_errors import Errors, fail
-from services.place import Note
+from services.place import Note, run_folder
 
 _CONF = "users.conf"
 
 
 def users_command(
-    run: Annotated[str | None, typer.Argument(help="Name of a run, which need not exist yet.")] = None,
+    run: Annotated[str | None, typer.Argument(help="Name of a run; with --out it need not exist yet.")] = None,
     any_run: Annotated[bool, typer.Option("--any-run", help="Of a server that holds several runs.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write users.conf and a file of variables a user here.")] = None,
     rotate: Annotated[bool, typer.Option("--rotate", help="Give every user a new password.")] = False,
@@ -39,8 +39,10 @@ def users_command(
         if out is not None:
             typer.echo(_write(out, scope, rotate))
         elif rotate:
-            typer.echo(_rotate((runs / scope).absolute()))
+            typer.echo(_rotate(run_folder(scope, runs)))
         else:
+            if run is not None:
+                run_folder(run, runs)
             _show(scope, as_json)
 
 

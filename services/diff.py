@@ -9,7 +9,7 @@ from gyre.core.difference import Account, Row, StepPair
 from gyre.core.divergence import Parting, Telling
 from gyre.core.progress import Step
 from gyre.core.progress import evolve as evolve_progress
-from services.moments import sequence_at
+from services.moments import FORMS, MomentUnknown, sequence_at
 from services.reading import heard
 from services.source import Source, open_source
 
@@ -73,6 +73,8 @@ async def side_of(text: str, runs: Path) -> Side:
     target, _, moment = text.rpartition("@")
     if not target or Path(text).is_file() or (runs / text).is_dir():
         target, moment = text, ""
+    elif not moment:
+        raise MomentUnknown(f"{text}: no moment follows the @; give {FORMS}, or leave out the @")
     async with open_source(target, runs) as source:
         until = await sequence_at(source, moment) if moment else await source.ev.head()
         return await _read(source, text, until)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bus.jetstream import Bus
 from gyre.config import Config
-from services.place import Note, Place, RunNotFound, new_instance, started
+from services.place import Note, Place, new_instance, run_folder, started
 from services.serving import serving
 
 
@@ -18,11 +18,7 @@ async def joined(service: str, run: str, runs: Path) -> AsyncIterator[tuple[Plac
         RunNotFound: no run of that name lies in `runs`; an archive has to be imported first.
         BusError: the server does not start or answer.
     """
-    if Path(run).is_file():
-        raise RunNotFound(f"{run}: an archive cannot be written to; `gyre log import {run}` makes a run of it")
-    folder = (runs / run).absolute()
-    if not (folder / "run.json").is_file():
-        raise RunNotFound(f"{run}: no run in {runs}; `gyre runs` lists them")
+    folder = run_folder(run, runs)
     note = Note.read(folder)
     async with serving(folder, note) as url:
         instance = new_instance(service)

@@ -87,6 +87,25 @@ class Place:
         )
 
 
+def run_folder(run: str, runs: Path) -> Path:
+    """The folder of a run that can be joined, by name. Raises `RunNotFound`: there is none, or it is an archive."""
+    if Path(run).is_file():
+        raise RunNotFound(f"{run}: an archive, which is only read; `gyre log import {run}` makes a run of it")
+    folder = (runs / run).absolute()
+    if not (folder / NOTE).is_file():
+        raise RunNotFound(f"{run}: no run in {runs}; {way_to(run, runs)}")
+    return folder
+
+
+def way_to(run: str, runs: Path) -> str:
+    """What to say of a name that no run has: a folder's path may have been given instead."""
+    path = Path(run).absolute()
+    if not (path / NOTE).is_file():
+        return "`gyre runs` lists them"
+    elsewhere = "" if path.parent == runs.absolute() else f" --runs {path.parent}"
+    return f"did you mean `{path.name}{elsewhere}`?"
+
+
 def new_instance(service: str) -> str:
     """An id that no other process of any run has."""
     return f"{service}-{secrets.token_hex(4)}"

@@ -29,6 +29,7 @@ from gyre.tasks.folder import Task
 from gyre.tasks.sources import bring
 from schemas.refs import WeightsRef
 from schemas.runs import RunStarted
+from services.exits import is_full
 from services.place import NOTE, Durability, Note, Place, new_instance
 from services.preflight import preflight
 from services.tasks_images import refuse_missing
@@ -83,8 +84,14 @@ def opening(folder: Path) -> Iterator[None]:
         SetupError: another process is.
     """
     path = folder.with_name(f".{folder.name}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError as error:
+        if is_full(error):
+            raise
+        why = f"no run can be kept there ({error.strerror})"
+        raise SetupError(f"folder of runs {path.parent}: {why}; choose another by run.folder or --runs") from error
     try:
         while not _locked(file.fileno(), path, folder.name):
             file.close()

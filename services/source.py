@@ -11,7 +11,7 @@ from bus.jetstream import Bus
 from bus.log import ReadLog, Stored
 from gyre.errors import GyreError
 from schemas.runs import RunStarted
-from services.place import Note, new_instance, started
+from services.place import Note, new_instance, started, way_to
 from services.serving import serving
 
 
@@ -45,7 +45,7 @@ async def open_source(target: str, runs: Path) -> AsyncIterator[Source]:
         return
     folder = (runs / target).absolute()
     if not (folder / "run.json").is_file():
-        raise SourceNotFound(f"{target}: neither an archive nor a run in {runs}; `gyre runs` lists them")
+        raise SourceNotFound(f"{target}: neither an archive nor a run in {runs}; {way_to(target, runs)}")
     note = Note.read(folder)
     async with serving(folder, note) as url:
         bus = await Bus.connect(url, note.run, "reader", new_instance("reader"), folder)

@@ -3,6 +3,8 @@
 `{run:String}` is the run that is asked about; other parameters have defaults here and are set by `--set`.
 """
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -20,6 +22,29 @@ class Canned:
     sql: str
     parameters: Mapping[str, str] = field(default_factory=dict)
     """Besides the run: name -> default."""
+
+
+_PLACE = re.compile(r"\{(\w+):\s*([^}]+?)\s*\}")
+_WHOLE = re.compile(r"-?\d+")
+
+
+def trouble(sql: str, name: str, value: str) -> str:
+    """Why a parameter is none of this SQL, as far as that can be told without the engine; "" if it may be one."""
+    kinds = [kind for each, kind in _PLACE.findall(sql) if each == name]
+    if not kinds:
+        return f"the question has no place for it; write {{{name}:String}} where it belongs"
+    if any("Int" in kind for kind in kinds) and not _WHOLE.fullmatch(value):
+        return f"{value or 'nothing'}: it is a whole number"
+    if any("Float" in kind for kind in kinds) and not _finite(value):
+        return f"{value or 'nothing'}: it is a number"
+    return ""
+
+
+def _finite(value: str) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return False
 
 
 def _canned(name: str, about: str, sql: str) -> Canned:

@@ -1,6 +1,7 @@
 """The dashboard's HTTP face: the page, its data as JSON, and what is new as server-sent events. Read-only."""
 
 import asyncio
+import errno
 import signal
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,6 +34,10 @@ DIGITS = 9
 _NOT_FOUND = (UnknownRun, ExecutionNotFound, CallNotFound, NoSamples)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RUNS = web.AppKey("runs", Runs)
+
+
+class CannotListen(GyreError):
+    """The address is not to be had; one line with the way out."""
 
 
 def application(runs: Runs, guard: Guard) -> web.Application:
@@ -212,19 +217,29 @@ def _body(body: bytes, status: int = 200) -> web.Response:
 
 @asynccontextmanager
 async def served(runs: Runs, guard: Guard, host: str, port: int) -> AsyncIterator[str]:
-    """Serve; gives the URL. Raises `OSError`: the address cannot be listened on."""
+    """Serve; gives the URL. Raises `CannotListen`."""
     runner = web.AppRunner(application(runs, guard), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        await _listen(runner, host, port)
         bound = runner.addresses[0][1]
         yield f"http://[{host}]:{bound}/" if ":" in host else f"http://{host}:{bound}/"
     finally:
         await runner.cleanup()
 
 
+async def _listen(runner: web.AppRunner, host: str, port: int) -> None:
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CannotListen(f"--port {port}: another program listens there; choose another, or 0 for any") from error
+        why = error.strerror or str(error)
+        raise CannotListen(f"--host {host} --port {port}: cannot be listened on ({why}); choose others") from error
+
+
 async def serve(runs: Runs, guard: Guard, host: str, port: int, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `say` is told the URL. Raises `OSError`."""
+    """Serve until SIGTERM or SIGINT; `say` is told the URL. Raises `CannotListen`."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

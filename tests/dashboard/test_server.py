@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -261,6 +262,22 @@ async def test_the_command_serves_until_it_is_told_to_stop(told: Told) -> None:
         assert await stream.content.readline() == b"event: head\n"
         process.terminate()
         assert await asyncio.wait_for(process.wait(), 30) == 0
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(app, ["dashboard", str(SMALL), "--port", str(port)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"--port {port}: another program listens there; choose another, or 0 for any\n"
+
+
+def test_a_page_is_written_into_a_folder_that_is_made_for_it(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["export-page", str(SMALL), "-o", str(tmp_path / "new/deep/p.html")])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "new/deep/p.html").stat().st_size > 0
 
 
 def test_the_commands_say_what_to_do(tmp_path: Path) -> None:

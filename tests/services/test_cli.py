@@ -154,8 +154,63 @@ def test_wrong_words_are_wrong_usage(gyre: Gyre, arguments: tuple[str, ...], wor
     assert words in refusal(gyre(*arguments), code=2)
 
 
+@pytest.mark.parametrize("command", [("resume",), ("log", "export"), ("regrade",), ("users",)], ids=" ".join)
+def test_an_archive_where_a_run_is_needed_says_how_it_becomes_one(
+    gyre: Gyre, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "r.jsonl.zst").write_bytes(SMALL.read_bytes())
+    line = refusal(gyre(*command, "r.jsonl.zst", *(["again.jsonl.zst"] if command[-1] == "export" else [])))
+    assert line == "r.jsonl.zst: an archive, which is only read; `gyre log import r.jsonl.zst` makes a run of it"
+
+
+@pytest.mark.parametrize("command", [("status",), ("resume",), ("users",), ("log", "tail")], ids=" ".join)
+def test_whoever_gives_a_path_is_told_the_name(gyre: Gyre, tmp_path: Path, command: tuple[str, ...]) -> None:
+    for folder in ("runs", "others"):
+        (tmp_path / folder / "mine").mkdir(parents=True)
+        (tmp_path / folder / "mine/run.json").touch()
+    assert refusal(gyre(*command, "runs/mine")).endswith("in runs; did you mean `mine`?")
+    assert refusal(gyre(*command, "others/mine/")).endswith(f"did you mean `mine --runs {tmp_path / 'others'}`?")
+
+
 def test_no_runs_are_no_error(gyre: Gyre) -> None:
     assert json.loads(gyre("runs", "--json").stdout) == []
+
+
+def test_runs_of_no_folder_are_refused(gyre: Gyre, tmp_path: Path) -> None:
+    assert refusal(gyre("runs", "--runs", "nope")) == "--runs nope: no such folder"
+    (tmp_path / "runs").touch()
+    assert refusal(gyre("runs", "--json")) == "--runs runs: no such folder"
+
+
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        ("folder", "folder: is a folder; name a file in it"),
+        ("file/p", "file/p: {here}/file is no folder; write elsewhere"),
+        ("file/deep/p", "file/deep/p: {here}/file is no folder; write elsewhere"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [("export-page", str(SMALL), "-o"), ("query", "staleness", str(SMALL), "--out"), ("log", "export", "mine")],
+    ids=lambda words: words[0],
+)
+def test_what_cannot_be_written_is_found_out_before_the_work(
+    gyre: Gyre, tmp_path: Path, command: tuple[str, ...], out: str, why: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "runs/mine").mkdir(parents=True)
+    (tmp_path / "runs/mine/run.json").write_text("damaged: it is not even looked at")
+    (tmp_path / "file").touch()
+    assert refusal(gyre(*command, out)) == why.format(here=tmp_path)
+
+
+def test_a_file_of_runs_is_refused_in_a_sentence(gyre: Gyre, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ("train", "/dev/null", "--set", "run.folder=file", "--set", "tasks.train=words:2:train")
+    line = refusal(gyre(*words))
+    assert line.startswith(f"folder of runs {tmp_path / 'file'}: no run can be kept there (")
+    assert "Errno" not in line
 
 
 @pytest.mark.parametrize(

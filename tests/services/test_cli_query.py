@@ -93,6 +93,22 @@ def test_the_sql_behind_a_name_can_be_had(gyre: Gyre) -> None:
     [
         (("nothing", "RUN"), 2, "query nothing: no such name; --list has them, and SQL has spaces"),
         (("leaves", "RUN", "--set", "width=2"), 2, "--set width: leaves has no such parameter; it has none"),
+        (("execution-durations", "RUN", "--set", "width=abc"), 2, "--set width: abc: it is a number"),
+        (("execution-durations", "RUN", "--set", "width"), 2, "--set width: nothing: it is a number"),
+        (("execution-durations", "RUN", "--set", "width=nan"), 2, "--set width: nan: it is a number"),
+        (
+            ("execution-durations", "RUN", "--set", "width=-1"),
+            2,
+            "--set width=-1: how wide a bin is; 0 for a twentieth of the largest",
+        ),
+        (("task-grid", "RUN", "--set", "first=1.5"), 2, "--set first: 1.5: it is a whole number"),
+        (("SELECT {n:UInt8}", "RUN", "--set", "n=x"), 2, "--set n: x: it is a whole number"),
+        (
+            ("SELECT 1", "RUN", "--set", "n=1"),
+            2,
+            "--set n: the question has no place for it; write {n:String} where it belongs",
+        ),
+        (("leaves", "RUN", "--out", "."), 1, ".: is a folder; name a file in it"),
         (("leaves", "RUN", "--format", "xml"), 2, "--format xml: one of table, csv, json, parquet"),
         (("leaves",), 2, "query: give a run or an archive"),
         ((), 2, "query: give a name of --list, or SQL"),

@@ -151,3 +151,6 @@ def test_a_range_that_is_none_is_wrong_usage(gyre: Gyre, small_run: Path) -> Non
     assert refusal(gyre("samples", small_run, "x0-0", "--tokens", "first"), 2).startswith(
         "--tokens first: give positions"
     )
+    assert refusal(gyre("samples", small_run, "x0-0", "--tokens", "60:5"), 2) == (
+        "--tokens 60:5: there is no token between; give the lower position first"
+    )

@@ -17,13 +17,21 @@ from services.place import Note
 RUNNER = CliRunner()
 
 
-def test_it_tells_what_each_user_may_do() -> None:
-    shown = RUNNER.invoke(app, ["users", "demo"]).stdout
+def test_it_tells_what_each_user_may_do(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    Note("demo", "nats://127.0.0.1:1", "always").write(tmp_path / "demo")
+    shown = RUNNER.invoke(app, ["users", "demo", "--runs", str(tmp_path)]).stdout
     assert "\nproxy\n" in shown
     assert "  publishes  call.demo.*\n" in shown
     table = json.loads(RUNNER.invoke(app, ["users", "--any-run", "--json"]).stdout)
     assert set(table) == set(users.USERS)
     assert "hint.*.heartbeat.scheduler" in table["cell"]["deny"]
+
+
+def test_rights_of_a_run_that_is_not_there_are_not_told(tmp_path: Path) -> None:
+    refused = RUNNER.invoke(app, ["users", "nobody", "--runs", str(tmp_path)])
+    said = f"nobody: no run in {tmp_path}; `gyre runs` lists them\n"
+    assert (refused.exit_code, refused.stdout, refused.stderr) == (1, "", said)
 
 
 @pytest.mark.parametrize("words", [[], ["demo", "--any-run"]])

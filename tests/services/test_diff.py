@@ -38,6 +38,10 @@ def test_two_runs_of_one_configuration_part_where_timing_decided(gyre: Gyre) -> 
     assert found["tasks"][0]["here"]["mean"] == found["tasks"][0]["there"]["mean"]
 
 
+def test_a_moment_that_is_left_empty_is_refused(gyre: Gyre) -> None:
+    assert refusal(gyre("diff", f"{SMALL}@", SMALL)).startswith(f"{SMALL}@: no moment follows the @; give a sequence")
+
+
 def test_a_run_is_equal_to_itself(gyre: Gyre) -> None:
     found = compared(gyre, SMALL, SMALL)
     assert (found["same_run"], found["settings"], found["said"]) == (True, [], [])

@@ -1,0 +1,27 @@
+"""Where a command writes what it was asked for: whether it can is found out before the work, not after it."""
+
+import os
+from pathlib import Path
+
+from gyre.errors import GyreError
+
+
+class NoDestination(GyreError):
+    """Nothing can be written there; one line with the way out."""
+
+
+def check_file(path: Path) -> None:
+    """Whether a file can be written here, in folders that are made for it if need be. Raises `NoDestination`."""
+    if path.is_dir():
+        raise NoDestination(f"{path}: is a folder; name a file in it")
+    near = next(each for each in path.absolute().parents if each.exists())
+    if not near.is_dir():
+        raise NoDestination(f"{path}: {near} is no folder; write elsewhere")
+    if not os.access(near, os.W_OK | os.X_OK):
+        raise NoDestination(f"{path}: nothing may be written in {near}; write elsewhere")
+
+
+def write_file(path: Path, body: bytes) -> None:
+    """Write a file, and the folders that it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(body)
