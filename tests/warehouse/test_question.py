@@ -24,6 +24,18 @@ BEYOND = [
     ("SELECT * FROM sqlite('{file}', 't')", REACH),
     ("SELECT * FROM python('sys')", REACH),
     ("SELECT * FROM eval('SELECT 1') SETTINGS allow_experimental_eval_table_function = 1", REACH),
+    (
+        "SELECT 1 SETTINGS additional_result_filter = 'file(\\'{file}\\') != \\'\\''",
+        "SETTINGS additional_result_filter: ",
+    ),
+    (
+        "SELECT 1 SETTINGS max_threads = 1, `additional_table_filters` = {'a': 'b(1)'}",
+        "SETTINGS additional_table_filters",
+    ),
+    (
+        "SELECT * FROM (SELECT 1 SETTINGS a = -1, output_format_schema = '{made}') WHERE 1",
+        "SETTINGS output_format_schema",
+    ),
     ("SELECT 1 INTO OUTFILE '{made}'", "INTO OUTFILE: whoever asks only reads; give --out FILE"),
     ("SELECT 1 INTO -- '\n /* ' */ OUTFILE '{made}'", "INTO OUTFILE"),
     ("EXPLAIN SELECT 1 INTO OUTFILE '{made}'", "INTO OUTFILE"),
@@ -43,6 +55,8 @@ HONEST = [
     ("SELECT 1; -- a comment; with all signs '\"`", "1\n"),
     ("/* first */ (SELECT 2)", "2\n"),
     ("FROM numbers(3) SELECT max(number) SETTINGS max_threads = 1", "2\n"),
+    ("SELECT 'SETTINGS a = ' SETTINGS session_timezone = 'Europe/Berlin', max_threads = 1", '"SETTINGS a = "\n'),
+    ("SELECT x FROM (SELECT 1 AS x SETTINGS join_use_nulls = 1) WHERE 'b' = 'b'", "1\n"),
     ("WITH 3 AS x SELECT x + 5 % 2", "4\n"),
     ("SELECT 'told' LIKE '%d%', {run:String} LIKE '%c%'", "1,0\n"),
     ("SELECT 'told' LIKE '%d%'", "1\n"),
