@@ -72,8 +72,8 @@ _ENTITIES: Mapping[str, str] = {
         "CellRegistered JoinWindowClosed ReductionOpened GradientReduced OptimizerStepped WeightsBroadcast "
         "WeightsPublished CheckpointSaved"
     ),
-    "batch": "BatchOpened GroupAssigned StreamClosed StepAborted",
-    "step": "MicroStepEnqueued MicroStepClaimed MicroStepCompleted MicroStepReissued RatioMeasured ExecutionMasked",
+    "batch": "BatchOpened GroupAssigned ExecutionMasked StreamClosed StepAborted",
+    "step": "MicroStepEnqueued MicroStepClaimed MicroStepCompleted MicroStepReissued RatioMeasured",
 }
 
 ENTITIES: Mapping[str, frozenset[str]] = {

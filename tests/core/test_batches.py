@@ -12,6 +12,7 @@ from gyre.core.batch_state import Params, State, initial
 from gyre.core.decider import Decider, Story
 from gyre.rl.packing import Shape, pack
 from schemas.envelope import Event
+from schemas.speakers import ENTITIES
 from schemas.training import (
     BatchOpened,
     BurstEnded,
@@ -212,6 +213,16 @@ def test_a_split_execution_is_measured_masked_and_only_then_trained() -> None:
     assert kinds(said) == ["ExecutionMasked", "MicroStepEnqueued", "MicroStepEnqueued", "StreamClosed"]
     assert [event.micro_step for event in queued(said)] == [2, 3]
     assert said[-1] == StreamClosed(step=1, micro_steps=4)
+
+
+def test_each_word_of_a_split_execution_is_said_where_readers_look_for_it() -> None:
+    packer = split().train(0).when(measured(0, 0.08, 10)).train(1).when(measured(1, 0.1, 8))
+    found: set[tuple[str, str]] = set()
+    while decisions := packer.decider.decide(packer.story.state):
+        found |= {(event.type, decision.subject[0]) for decision in decisions for event in decision.events}
+        packer.when(*decisions[0].events)
+    assert {kind for kind, _ in found} == {"ExecutionMasked", "MicroStepEnqueued", "StreamClosed"}
+    assert [(kind, place) for kind, place in found if place not in ENTITIES[kind]] == []
 
 
 @pytest.mark.parametrize(
