@@ -9,6 +9,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ PORT = "GYRE_PROXY_PORT"
 _BIND_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 _SEAL_PAUSE_SECONDS = 1.0
+_IDLE_PAUSE_SECONDS = 0.2
+_MOST_HEADERS = 64
 _UNREAD_BYTES = 1 << 16
 """Of each connection, about twice: what came while nobody reads, which no bound counts."""
 _LOG = logging.getLogger(__name__)
@@ -144,19 +147,13 @@ async def serve_proxy(
     )
     following = asyncio.create_task(world.follow())
     ready = asyncio.create_task(world.caught_up())
-    app = proxy_app(world, calls, Gate(settings.bounds), ready, settings.context_tokens, settings.keep_alive_seconds)
-    runner = web.AppRunner(
-        app,
-        handler_cancellation=True,
-        access_log=None,
-        logger=OneLine(logging.getLogger("aiohttp.server")),
-        shutdown_timeout=_SHUTDOWN_SECONDS,
-        read_bufsize=_UNREAD_BYTES,
-    )
+    gate = Gate(settings.bounds)
+    runner = _runner(proxy_app(world, calls, gate, ready, settings.context_tokens, settings.keep_alive_seconds))
     try:
+        _take_descriptors()
         await runner.setup()
         await _listen(runner, settings)
-        await until_one_fails(following, _seal(world, calls, ready), _move(moves, ready))
+        await until_one_fails(following, _seal(world, calls, ready), _move(moves, ready), _shed(runner, gate))
     finally:
         following.cancel()
         ready.cancel()
@@ -165,6 +162,33 @@ async def serve_proxy(
         await calls.last_words()
         await moves.close()
         world.save()
+
+
+def _runner(app: web.Application) -> web.AppRunner:
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        logger=OneLine(logging.getLogger("aiohttp.server")),
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+        read_bufsize=_UNREAD_BYTES,
+        max_headers=_MOST_HEADERS,
+    )
+
+
+async def _shed(runner: web.AppRunner, gate: Gate) -> None:
+    """Close connections that ask nothing where there are very many: their clients open others."""
+    while True:
+        for connection in gate.idle(runner.server.connections if runner.server else ()):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await asyncio.sleep(_IDLE_PAUSE_SECONDS)
+
+
+def _take_descriptors() -> None:
+    """As many as this process may have: connections that ask nothing take one each, and none that others need."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _move(moves: Moves, ready: "asyncio.Task[None]") -> None:

@@ -6,14 +6,16 @@ A proxy that starts knows nothing of earlier requests: every execution may begin
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from aiohttp import web
 
 from gyre.proxy.bounds import Bounds, Bucket, room
 from gyre.proxy.errors import NoRoom, TooLarge, TooMany, TooSlow
 
+T = TypeVar("T")
 _SOON_SECONDS = 1.0
 
 
@@ -35,10 +37,11 @@ class Gate:
         """Nobody is inside."""
         self.bounds, self.held = bounds, 0
         self._guests: dict[str, _Guest] = {}
+        self._busy: set[object] = set()
 
     @contextlib.contextmanager
-    def enter(self, execution: str) -> Iterator["Share"]:
-        """Let a request in until it is over. Raises TooMany."""
+    def enter(self, execution: str, connection: object = None) -> Iterator["Share"]:
+        """Let a request in, at this connection, until it is over. Raises TooMany."""
         now = time.monotonic()
         guest = self._guest(execution, now)
         guest.bucket = guest.bucket.filled(self.bounds, now)
@@ -48,12 +51,19 @@ class Gate:
             raise TooMany(f"calls: over {self.bounds.per_second:g} a second in the long run; wait", wait)
         guest.bucket = guest.bucket.taken()
         guest.open += 1
+        self._busy.add(connection)
         share = Share(self, guest)
         try:
             yield share
         finally:
             share.hold(0)
             guest.open -= 1
+            self._busy.discard(connection)
+
+    def idle(self, connections: Iterable[T]) -> list[T]:
+        """The oldest of these, which come first, where more have no request under way than may."""
+        idle = [each for each in connections if each not in self._busy]
+        return idle[: max(0, len(idle) - self.bounds.idle_connections)]
 
     def _guest(self, execution: str, now: float) -> _Guest:
         """What is known of an execution. Others that are as good as new are forgotten when a new one comes."""

@@ -31,11 +31,24 @@ from services.proxy_world import World
 JSON = "application/json"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _MOST_WORDS = 200
+_LINE_SECONDS = 1.0
 _LOG = logging.getLogger(__name__)
 
 
 class OneLine(logging.LoggerAdapter[logging.Logger]):
-    """What a client sends that is no HTTP is worth a line in the log, and not the trace of its reader."""
+    """What a client sends that is no HTTP is worth a line in the log, and not the trace of its reader.
+
+    One a second at most: anybody who is connected may send any number of them.
+    """
+
+    _next = 0.0
+
+    def log(self, level: int, msg: object, *args: object, **more: Any) -> None:
+        """Leave out what comes too soon."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _LINE_SECONDS
+            super().log(level, msg, *args, **more)
 
     def process(self, msg: str, kwargs: MutableMapping[str, Any]) -> tuple[str, MutableMapping[str, Any]]:
         """Put the error behind the message."""
@@ -68,7 +81,7 @@ def proxy_app(
             raise NotFound(f"path: {request.method} {path} is no API of this proxy; POST to one of {apis}")
         if request.transport is not None:  # what is written is in the kernel's hands, not in a buffer of ours
             request.transport.set_write_buffer_limits(high=0)
-        with gate.enter(execution) as share:
+        with gate.enter(execution, request.protocol) as share:
             return await answer(request, api, execution, share)
 
     async def answer(request: web.Request, api: str, execution: str, share: Share) -> web.StreamResponse:

@@ -16,7 +16,7 @@ _VALUE_BYTES = 90
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one execution each; `held_bytes` of all together."""
+    """Of one execution each; the last two of all together."""
 
     burst: int = 1000
     """Requests that may come at once: a crowd of sub-agents, each counting its tokens first."""
@@ -27,10 +27,12 @@ class Bounds:
     """Requests under way at a time. Harnesses were seen to have ten sub-agents side by side."""
     body_bytes: int = 32 * 2**20
     """Of one body, unpacked: as much as the Messages API itself takes."""
-    held_bytes: int = 2**30
-    """Of memory, in the whole proxy, for bodies and what they are read into."""
     body_seconds: float = 60.0
     """Until a body has come whole."""
+    held_bytes: int = 2**30
+    """Of memory for bodies and what they are read into."""
+    idle_connections: int = 512
+    """Connections without a request under way: headers that never end take a megabyte of each."""
 
 
 BOUNDS = Bounds()

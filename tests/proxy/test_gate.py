@@ -3,7 +3,8 @@
 import asyncio
 import gzip
 import json
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic
@@ -221,6 +222,64 @@ async def test_nothing_is_read_of_a_body_whose_token_is_nobodys(rig: Rig) -> Non
         reader, writer = await begin(client, "0" * 64, f"Content-Length: {2**40}")
         assert (await answer(reader))[0] == 401
         writer.close()
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    """A process that may have 256 open, until it asks for more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("few_descriptors")
+async def test_connections_that_ask_nothing_shut_nobody_out(rig: Rig) -> None:
+    await rig.register(0, Cell(["done"]))
+    token = await rig.launch()
+    async with rig.proxy() as client:
+        port = int(client.url.rpartition(":")[2])
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
+        assert (await client.reply(token, [SYSTEM, TASK]))["content"] == "done"
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_connections_without_a_request_are_closed_where_there_are_very_many_and_no_other(rig: Rig) -> None:
+    rig.bounds = Bounds(idle_connections=8)
+    cell = await rig.register(0, Cell(["up up up"]))
+    cell.open.clear()
+    token = await rig.launch()
+    async with rig.proxy() as client:
+        held = asyncio.create_task(client.reply(token, [SYSTEM, TASK]))
+
+        async def asked() -> bool:
+            return len(cell.asked) == 1
+
+        await until(asked)
+        port = int(client.url.rpartition(":")[2])
+        sockets = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        for _, writer in sockets:
+            writer.write(b"POST /x/ HTTP/1.1\r\nX-Padding: ")
+        closed = asyncio.gather(*(reader.read() for reader, _ in sockets[:22]), return_exceptions=True)
+        assert all(each == b"" or isinstance(each, ConnectionError) for each in await asyncio.wait_for(closed, 30))
+        cell.open.set()
+        assert (await held)["content"] == "up up up"
+        for _, writer in sockets:
+            writer.close()
+
+
+async def test_what_is_no_http_is_a_line_in_the_log_and_not_one_each_time(
+    rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.proxy_http._LINE_SECONDS", 1e9)
+    async with rig.proxy() as client:
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(client.url.rpartition(":")[2]))
+            writer.write(b"POST / HTTP/1.1\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nabcd")
+            assert (await reader.readline()).split()[1] == b"400"
+            writer.close()
+    assert [record.name for record in caplog.records].count("aiohttp.server") == 1
 
 
 async def test_a_body_of_very_many_tiny_values_is_refused_unread(rig: Rig) -> None:
