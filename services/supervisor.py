@@ -20,6 +20,8 @@ from services.exits import EXIT_FULL, EXIT_HOPELESS, EXIT_REPLACED, code_of, is_
 
 log = logging.getLogger("gyre")
 STOP_SECONDS = 10.0
+STOP_ORDER = (("runner", "examiner"), ("proxy",), ("cell",))
+"""Who ends first: whoever has agents at work, what serves these, what serves that; then all others, who decide."""
 QUICK_SECONDS = 5.0
 MOST_QUICK_DEATHS = 5
 MOST_QUICK_KILLS = 20
@@ -233,11 +235,14 @@ class Supervisor:
             self.give_up(f"nats-server: {trouble}", full=True)
 
     async def _stop(self) -> None:
-        for child in self.children:
-            _signal(child, signal.SIGTERM)
-        waits = [child.process.wait() for child in self.children if child.process is not None]
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*waits), STOP_SECONDS)
+        """In order, so that nobody takes an end for a failure; one who is slow keeps the next for a share at most."""
+        deadline = time.monotonic() + STOP_SECONDS
+        for stage in range(len(STOP_ORDER) + 1):
+            told = [child for child in self.children if _stage(child) == stage]
+            for child in told:
+                _signal(child, signal.SIGTERM)
+            await _ended(told, STOP_SECONDS / (len(STOP_ORDER) + 1))
+        await _ended(self.children, deadline - time.monotonic())
         self.kill()
         await asyncio.to_thread(self._end_harnesses)
 
@@ -253,6 +258,18 @@ class Supervisor:
     def _last_line(self, child: Child) -> str:
         lines = self._log(child).read_text(errors="replace").strip().splitlines()
         return lines[-1].rpartition(" ERROR ")[2] if lines else "it said nothing"
+
+
+def _stage(child: Child) -> int:
+    """When it is told to end."""
+    return next((place for place, some in enumerate(STOP_ORDER) if child.service in some), len(STOP_ORDER))
+
+
+async def _ended(children: Collection[Child], seconds: float) -> None:
+    """Wait for all of them, no longer than this."""
+    waits = [child.process.wait() for child in children if child.process is not None]
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.gather(*waits), seconds)
 
 
 def _signal(child: Child, number: signal.Signals) -> None:

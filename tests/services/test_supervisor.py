@@ -5,12 +5,13 @@ import errno
 import signal
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from gyre.config import Config
 from services.births import Born, NotBorn
-from services.supervisor import MOST_QUICK_DEATHS, MOST_QUICK_KILLS, Child, Supervisor
+from services.supervisor import MOST_QUICK_DEATHS, MOST_QUICK_KILLS, Child, Supervisor, services_of
 
 
 def supervisor(folder: Path, *children: Child) -> Supervisor:
@@ -71,3 +72,41 @@ def test_only_what_is_not_heard_any_more_is_wanted_back(tmp_path: Path) -> None:
     made = supervisor(tmp_path, Child("cell", 0), Child("cell", 1), Child("packer", None), Child("admission", None))
     made.revive({"packer", "0"})
     assert [child.name for child in made.children if child.wanted.is_set()] == ["cell-1", "admission"]
+
+
+SERVICE = """trap 'echo {name} >>ended; exit 0' TERM; echo up; while :; do sleep 0.01; done"""
+STUBBORN = """trap '' TERM; echo up; while :; do sleep 0.01; done"""
+
+
+async def started(child: Child, script: str, folder: Path) -> Child:
+    """A process in the child's place that knows what to do when it is told to end."""
+    words = ("sh", "-c", script.format(name=child.service))
+    process = await asyncio.create_subprocess_exec(*words, cwd=folder, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    child.process = cast("Born", process)
+    return child
+
+
+async def test_who_serves_others_ends_after_them(tmp_path: Path) -> None:
+    config = Config.of({"telemetry": {"otlp_endpoint": "http://127.0.0.1:1"}}, "")
+    children = [await started(Child(*each), SERVICE, tmp_path) for each in services_of(config)]
+    await supervisor(tmp_path, *children)._stop()
+    ended = (tmp_path / "ended").read_text().split()
+    assert set(ended[:2]) == {"runner", "examiner"}
+    assert ended[2] == "proxy"
+    assert ended[3 : 3 + config.cells.count] == ["cell"] * config.cells.count
+    assert sorted(ended[3 + config.cells.count :]) == [
+        "admission", "builder", "evaluator", "packer", "scheduler", "traces",
+    ]  # fmt: skip
+
+
+async def test_one_who_does_not_end_is_killed_when_all_have_been_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.supervisor.STOP_SECONDS", 0.01)
+    children = [await started(Child("runner", None), STUBBORN, tmp_path) for _ in range(2)]
+    await supervisor(tmp_path, *children)._stop()
+    for child in children:
+        assert child.process is not None
+        assert await child.process.wait() == -signal.SIGKILL
