@@ -85,7 +85,7 @@ class Spans:
             "gen_ai.usage.output_tokens": len(event.output_ids) // _ID_BYTES,
             "gyre.cached_tokens": event.cached_tokens,
         }
-        start = time - int(event.total_seconds * 1e9)
+        start = time - int(min(event.total_seconds * 1e9, time))  # not before 1970, whatever it says
         return [self._child(event.execution, "call", event.call, start, time, attributes)]
 
     def terminated(self, event: ExecutionTerminated, time: int, said: dict[str, Any]) -> list[Span]:

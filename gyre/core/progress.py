@@ -8,7 +8,13 @@ from typing import Any
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
 from schemas.envelope import Event
 from schemas.rewards import GroupReady
-from schemas.roles import CellLost, CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
+from schemas.roles import (
+    CellLost,
+    CellRegistered,
+    RoleTransitionCompleted,
+    RoleTransitionFailed,
+    RoleTransitionRequested,
+)
 from schemas.runs import EvaluationScored, EvaluationStarted, RunFinished
 from schemas.training import (
     BatchOpened,
@@ -21,6 +27,8 @@ from schemas.training import (
     StreamClosed,
     WeightsPublished,
 )
+
+_OfCell = CellLost | RoleTransitionRequested | RoleTransitionCompleted | RoleTransitionFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,8 @@ class Progress:
     """Cell -> rollout, train, moving or lost."""
     instances: dict[int, str] = field(default_factory=dict)
     """Cell -> its process; none while it is lost. What is said of another one says nothing about the cell."""
+    former: dict[int, str] = field(default_factory=dict)
+    """Cell -> its role before the transition that was asked last: it keeps that one if it is rolled back."""
     steps: tuple[Step, ...] = ()
     ready: dict[str, tuple[float | None, int, tuple[str, ...]]] = field(default_factory=dict)
     """Ready, unassigned group -> (mean reward, valid executions, all executions)."""
@@ -161,7 +171,18 @@ def _lost(state: Progress, event: CellLost) -> Progress:
     return replace(_role(state, event, "lost"), instances=instances)
 
 
-def _role(state: Progress, event: CellLost | RoleTransitionRequested | RoleTransitionCompleted, role: str) -> Progress:
+def _asked(state: Progress, event: RoleTransitionRequested) -> Progress:
+    asked = _role(state, event, "moving")
+    former = "rollout" if event.to == "train" else "train"
+    return asked if asked is state else replace(asked, former=state.former | {event.cell: former})
+
+
+def _rolled_back(state: Progress, event: RoleTransitionFailed) -> Progress:
+    moves = state.roles.get(event.cell) == "moving"
+    return _role(state, event, state.former.get(event.cell, "rollout")) if moves else state
+
+
+def _role(state: Progress, event: _OfCell, role: str) -> Progress:
     known = state.instances.get(event.cell) == event.instance
     return replace(state, roles=state.roles | {event.cell: role}) if known else state
 
@@ -208,7 +229,8 @@ _RUN: Mapping[type[Any], Callable[[Progress, Any], Progress]] = {
     ExecutionTerminated: _terminated,
     CellRegistered: _registered,
     CellLost: _lost,
-    RoleTransitionRequested: lambda state, event: _role(state, event, "moving"),
+    RoleTransitionRequested: _asked,
+    RoleTransitionFailed: _rolled_back,
     RoleTransitionCompleted: lambda state, event: _role(state, event, event.to),
     WeightsPublished: lambda state, event: replace(state, published=event.version),
     EvaluationStarted: lambda state, event: replace(state, evaluating=event.evaluation),

@@ -100,6 +100,13 @@ def test_a_collector_that_is_away_is_waited_for_and_nothing_is_sent_twice(
     assert "trying again" in caplog.text
 
 
+def test_a_call_that_says_to_have_taken_longer_than_time_is_a_span_as_well() -> None:
+    call, at = next((event, at) for event, at in recorded() if isinstance(event, ModelCallRecorded))
+    endless = call.model_copy(update={"total_seconds": 1e300})
+    (span,) = Spans("small").take(endless, at.commit.time, at.sequence)
+    assert (span.start, span.end) == (0, at.commit.time)
+
+
 def test_what_had_begun_goes_on_after_a_restart_with_the_same_ids(collector: Collector) -> None:
     events = recorded()
     whole = Spans("small")

@@ -30,6 +30,7 @@ CHOICES: dict[Any, tuple[Any, ...]] = {
     dict: ({},),
     type(None): (None,),
 }
+"""Two of any larger number have no sum."""
 
 
 def events(kinds: Iterable[type[Any]] = ()) -> st.SearchStrategy[list[Event]]:

@@ -5,7 +5,13 @@ from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTe
 from schemas.envelope import Event
 from schemas.refs import WeightsRef
 from schemas.rewards import GroupReady, Outcome
-from schemas.roles import CellLost, CellRegistered, RoleTransitionCompleted, RoleTransitionRequested
+from schemas.roles import (
+    CellLost,
+    CellRegistered,
+    RoleTransitionCompleted,
+    RoleTransitionFailed,
+    RoleTransitionRequested,
+)
 from schemas.runs import RunFinished
 from schemas.training import (
     BatchOpened,
@@ -75,6 +81,17 @@ def test_a_cell_is_shown_moving_between_its_roles() -> None:
     assert told(registered).roles == {0: "rollout"}
     assert told(registered, asked).roles == {0: "moving"}
     assert told(registered, asked, done).roles == {0: "train"}
+
+
+def test_a_cell_whose_move_was_rolled_back_is_shown_in_its_former_role() -> None:
+    registered = CellRegistered(cell=0, instance="i", url="http://h", capacity=1, version=0)
+    there = RoleTransitionRequested(transition="t1", cell=0, instance="i", to="train")
+    done = RoleTransitionCompleted(transition="t1", cell=0, instance="i", to="train", version=0)
+    back = RoleTransitionRequested(transition="t2", cell=0, instance="i", to="rollout")
+    failed = RoleTransitionFailed(transition="t", cell=0, instance="i", phase="restore", reason="no room")
+    assert told(registered, there, failed).roles == {0: "rollout"}
+    assert told(registered, there, done, back, failed).roles == {0: "train"}
+    assert told(registered, there, failed.model_copy(update={"instance": "other"})).roles == {0: "moving"}
 
 
 def test_a_late_word_about_a_process_that_was_replaced_or_lost_says_nothing_about_its_cell() -> None:
