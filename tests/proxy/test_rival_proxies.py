@@ -100,13 +100,16 @@ async def test_a_route_moves_once_though_two_proxies_see_its_cell_leave(rivals: 
         two, three = [await one.register(number, Cell(["two"] * 100)) for number in (1, 2)]
         left = RoleTransitionRequested(transition="t1", cell=0, instance="i0", to="train")
         await one.say("scheduler", ("cell", "0"), left)
+        later = await one.launch("x5")
+        for client in (near, far):  # whoever knows it has heard that the cell left
+            assert (await asked_until_answered(client, later, [SYSTEM, TASK]))[1]["content"] == "two"
         for token in tokens:
             for client in (near, far):
                 more = [SYSTEM, TASK, {"role": "user", "content": client.url}]
                 assert (await asked_until_answered(client, token, more))[1]["content"] == "two"
     moved = [event.execution for event in await one.said(RouteMoved)]
     assert sorted(moved) == ["x1", "x2", "x3", "x4"]
-    assert len(await one.said(RouteAssigned)) == 4
+    assert len(await one.said(RouteAssigned)) == 5
     served = [{request.cache_key for request in cell.asked} for cell in (two, three)]
     assert served[0].isdisjoint(served[1])
 
