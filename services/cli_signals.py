@@ -1,6 +1,7 @@
 """Whoever ends a command by SIGTERM, or closes its terminal, ends it as Ctrl-C does: nothing is left running."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -22,7 +23,8 @@ def ended_as_by_ctrl_c() -> Iterator[None]:
             told = True
             signal.raise_signal(signal.SIGINT)
 
-    taken = [number for number in _AS_CTRL_C if signal.getsignal(number) is signal.SIG_DFL]
+    mine = threading.current_thread() is threading.main_thread()  # no other hears of signals
+    taken = [number for number in _AS_CTRL_C if mine and signal.getsignal(number) is signal.SIG_DFL]
     for number in taken:
         signal.signal(number, interrupt)
     try:

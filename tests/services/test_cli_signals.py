@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from services.cli import app
 from services.cli_signals import ended_as_by_ctrl_c
 from services.importing import bring
 from services.place import Note
@@ -55,6 +57,11 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     finally:
         signal.signal(signal.SIGHUP, before)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+async def test_a_command_in_a_thread_leaves_signals_to_others(tmp_path: Path) -> None:
+    result = await asyncio.to_thread(CliRunner().invoke, app, ["status", "nobody", "--runs", str(tmp_path)])
+    assert result.stderr == f"nobody: neither an archive nor a run in {tmp_path}; `gyre runs` lists them\n"
 
 
 async def test_a_server_that_was_being_started_meanwhile_is_stopped_too(tmp_path: Path) -> None:
