@@ -153,7 +153,7 @@ async def serve_proxy(
         _take_descriptors()
         await runner.setup()
         await _listen(runner, settings)
-        await until_one_fails(following, _seal(world, calls, ready), _move(moves, ready), _shed(runner, gate))
+        await until_one_fails(following, _seal(world, calls, ready), _move(moves, ready), _shed(runner, gate, world))
     finally:
         following.cancel()
         ready.cancel()
@@ -176,10 +176,11 @@ def _runner(app: web.Application) -> web.AppRunner:
     )
 
 
-async def _shed(runner: web.AppRunner, gate: Gate) -> None:
+async def _shed(runner: web.AppRunner, gate: Gate, world: World) -> None:
     """Close connections that ask nothing where there are very many: their clients open others."""
     while True:
-        for connection in gate.idle(runner.server.connections if runner.server else ()):
+        connections = runner.server.connections if runner.server else ()
+        for connection in gate.idle(connections, len(world.routes.open)):
             if connection.transport is not None:
                 connection.transport.abort()
         await asyncio.sleep(_IDLE_PAUSE_SECONDS)

@@ -60,10 +60,11 @@ class Gate:
             guest.open -= 1
             self._busy.discard(connection)
 
-    def idle(self, connections: Iterable[T]) -> list[T]:
-        """The oldest of these, which come first, where more have no request under way than may."""
+    def idle(self, connections: Iterable[T], executions: int) -> list[T]:
+        """The oldest of these, which come first, where more have no request under way than so many executions may."""
         idle = [each for each in connections if each not in self._busy]
-        return idle[: max(0, len(idle) - self.bounds.idle_connections)]
+        most = max(self.bounds.idle_connections, self.bounds.idle_each * executions)
+        return idle[: max(0, len(idle) - most)]
 
     def _guest(self, execution: str, now: float) -> _Guest:
         """What is known of an execution. Others that are as good as new are forgotten when a new one comes."""

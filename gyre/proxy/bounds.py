@@ -32,7 +32,9 @@ class Bounds:
     held_bytes: int = 2**30
     """Of memory for bodies and what they are read into."""
     idle_connections: int = 512
-    """Connections without a request under way: headers that never end take a megabyte of each."""
+    """Connections without a request under way, at least: headers that never end take a megabyte of each."""
+    idle_each: int = 4
+    """The same for each execution that runs: a harness keeps one or two open while its tools work."""
 
 
 BOUNDS = Bounds()

@@ -13,6 +13,7 @@ import pytest
 
 from gyre.proxy.bounds import Bounds
 from schemas.calls import HistoryRejected, RequestCancelled
+from services.proxy_gate import Gate
 from tests.proxy.rig import SYSTEM, TASK, Cell, Client, Rig
 from tests.proxy.templates import with_template
 from tests.proxy.test_faces import APIS, BODIES, ask, kind_of
@@ -267,6 +268,13 @@ async def test_connections_without_a_request_are_closed_where_there_are_very_man
         assert (await held)["content"] == "up up up"
         for _, writer in sockets:
             writer.close()
+
+
+def test_more_executions_may_keep_more_connections() -> None:
+    gate = Gate(Bounds(idle_connections=8, idle_each=4))
+    assert gate.idle(range(20), executions=1) == list(range(12))
+    assert gate.idle(range(20), executions=4) == [0, 1, 2, 3]
+    assert gate.idle(range(20), executions=5) == []
 
 
 async def test_what_is_no_http_is_a_line_in_the_log_and_not_one_each_time(
