@@ -211,10 +211,10 @@ def refuse_untrainable(config: Any, temperature: float) -> None:
     """
     if temperature <= 0.0:
         raise ValueError(f"temperature = {temperature}: training needs the rollout's, above 0")
-    for field in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
+    for field in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "logit_scale"):
         value = getattr(config, field, None)
         if value not in (None, 1, 1.0):
-            raise ValueError(f"{config.model_type}: {field} = {value}: only a plain linear head can be trained")
+            raise ValueError(f"{config.model_type}: {field} = {value}: only plain attention and a plain head can be trained")
     other = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if other or getattr(config, "sliding_window", None):
         found = f"layer_types {sorted(other)}, sliding_window = {getattr(config, 'sliding_window', None)}"

@@ -218,10 +218,11 @@ def test_weights_that_give_no_numbers_stop_training(parts: list[Segment]) -> Non
 def test_a_temperature_of_zero_and_other_architectures_are_refused() -> None:
     with pytest.raises(ValueError, match="temperature = 0"):
         batch.trainer(temperature=0.0)
-    bent = batch.tiny_model()
-    bent.config.logits_scaling = 8.0
-    with pytest.raises(ValueError, match=r"llama: logits_scaling = 8\.0"):
-        batch.trainer(model=bent)
+    for field in ("logits_scaling", "attn_logit_softcapping"):
+        bent = batch.tiny_model()
+        setattr(bent.config, field, 8.0)
+        with pytest.raises(ValueError, match=rf"llama: {field} = 8\.0"):
+            batch.trainer(model=bent)
     window = batch.tiny_model()
     window.config.sliding_window = 128
     with pytest.raises(ValueError, match=r"llama: layer_types .*sliding_window = 128"):
