@@ -90,7 +90,7 @@ def write_python_tests(target: Path, expected: Expected) -> Path:
     """Write `tests/` with the grader of Python tests; the folder of what it lays over the work, still empty."""
     tests = target / "tests"
     (tests / "lay").mkdir(parents=True)
-    for name in ("certain.py", "children.py", "files.py", "grade.py", "run_tests.py", "twins.py"):
+    for name in ("certain.py", "children.py", "files.py", "grade.py", "laid.py", "run_tests.py", "twins.py"):
         shutil.copyfile(_GRADERS / name, tests / name)
     told = {name: getattr(expected, name) for name in Expected.__slots__}
     (tests / "expected.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

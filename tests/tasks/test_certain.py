@@ -12,8 +12,10 @@ FILE = """
     import unittest
     import pytest
 
+    test_folder = pytest.__file__
+
     class OneTest(unittest.TestCase):
-        def setUp(self): pass
+        def setUp(self): self.model = 1  # a small model of growth
         def test_a(self): pass
         @unittest.skipIf(True, "old")
         def test_b(self): pass
@@ -22,17 +24,21 @@ FILE = """
         def test_d(self, it): pass
         @own
         def test_e(self): pass
+        def test_twice(self): pass
+        def test_twice(self): pass
 
-    @own
+    @unittest.skipUnless(False, "other")
     class TwoTest(unittest.TestCase):
         def test_a(self): pass
 
     class MoreTest(OneTest):
         def test_x(self): pass
 
-    class SkippingTest(unittest.TestCase):
-        def setUp(self): self.skipTest("all")
+    class Again(unittest.TestCase):
         def test_a(self): pass
+
+    class Again(unittest.TestCase):
+        def test_b(self): pass
 
     class TestPlain:
         def test_a(self): pass
@@ -41,7 +47,7 @@ FILE = """
         def __init__(self): pass
         def test_a(self): pass
 
-    def test_alone(): pass
+    def test_alone(monkeypatch): monkeypatch.setattr("x.y", 1)
 
     @pytest.mark.parametrize("a", [1, 2, 3])
     @pytest.mark.parametrize(("b", "c"), ((1, 2), (3, 4)), ids=["x", "y"])
@@ -55,10 +61,18 @@ FILE = """
 
     @pytest.mark.xfail
     def test_expected(): pass
+
+    @pytest.mark.slow
+    def test_slow(): pass
     """
+SKIPS = (
+    "@pytest.fixture\ndef it():\n    pytest.skip('none')",
+    "class A(unittest.TestCase):\n    def setUp(self): self.skipTest('all')",
+    "class A:\n    del test_b",
+)
 CHANGED = [
     f"def test_a(): pass\n{line}\n"
-    for line in ("Other.test_b = test_a", "test_b = test_a", "del test_a", "run(test_a)")
+    for line in ("Other.test_b = test_a", "test_a = own(test_a)", "del test_a", "run(test_a)", *SKIPS)
 ]
 
 
@@ -84,6 +98,7 @@ def test_a_file_that_may_have_others_has_none_for_certain(text: str) -> None:
         (["f::six[1]", "f::six[2]", "f::six[3]", "f::six[4]"], 4),
         (["f::other[1]", "f::other[2]", "f::more", "f::G::a"], 3),
         (["f::a", "f::six[1]", "f::six[2]", "f::x", "f::y", "f::z", "f::v"], 6),
+        (["f::a", *(f"f::six[{number}]" for number in range(9))], 6),
     ],
 )
 def test_no_test_counts_more_often_than_there_may_be(passed: list[str], expected: int) -> None:
@@ -97,3 +112,7 @@ def test_no_test_counts_more_often_than_there_may_be(passed: list[str], expected
 def test_all_that_there_are_count_where_all_pass(sure: dict[str, int], others: set[str]) -> None:
     passed = [f"{name}[{number}]" for name, results in sure.items() for number in range(results)]
     assert counted([*passed, *others], sure, len(passed) + len(others)) == len(passed) + len(others)
+
+
+def test_where_more_stand_there_than_count_others_are_not_held_against_them() -> None:
+    assert counted(["f::a", "f::a[1]", "f::other"], {"f::a": 1, "f::b": 1, "f::c": 1}, 2) == 2

@@ -41,6 +41,76 @@ HANDED_ON_LATE = """
     def test_3(self):
         self.assertEqual(type(self).kept, 2)
 """
+UNUSUAL = {
+    "an interrupt is expected": """
+    def test_1(self):
+        with self.assertRaises(KeyboardInterrupt):
+            raise KeyboardInterrupt
+
+    def test_2(self):
+        with self.assertRaises(unittest.SkipTest):
+            raise unittest.SkipTest
+""",
+    "an exit is expected": """
+    def test_1(self):
+        with self.assertRaises(SystemExit):
+            raise SystemExit
+
+    def test_2(self):
+        with self.assertRaises((KeyError, ValueError)):
+            {}[1]
+""",
+    "a test calls another": """
+    def test_1(self):
+        self.assertEqual(thing.a(), 1)
+
+    def test_2(self):
+        self.test_1()
+        self.assertEqual(thing.a() + 1, 2)
+""",
+    "a helper is called like a test": """
+    def test_1(self):
+        test_equal(thing.a(), 1)
+
+    def test_2(self):
+        test_equal(thing.a() + 1, 2)
+
+def test_equal(one, other):
+    assert one == other
+""",
+    "one that is expected to fail is called like another": """
+    def test_1(self):
+        self.assertEqual(thing.a(), 1)
+
+    @unittest.expectedFailure
+    def test_1_bad(self):
+        self.assertEqual(thing.a(), 2)
+""",
+}
+IN_PYTEST = {
+    "a fixture is called like a test": """
+import pytest, thing
+KEPT = []
+@pytest.fixture
+def test_setup():
+    KEPT.append(1)
+def test_1(test_setup):
+    assert thing.a() == len(KEPT)
+def test_2():
+    assert thing.a() == 1
+""",
+    "the next one counts what is alive": """
+import thing, weakref
+class Held: pass
+ALIVE = weakref.WeakSet()
+def test_1():
+    held = Held()
+    ALIVE.add(held)
+    assert len(ALIVE) == thing.a()
+def test_2():
+    assert len(ALIVE) == 0
+""",
+}
 IN_THE_FIRST_RUN = """
 import os, unittest
 try:
@@ -56,9 +126,10 @@ def a(): return 0
 """
 
 
-def brought(tmp_path: Path, tests: str, count: int) -> Task:
-    nl2repo_folder(tmp_path / "source/thing", {"tests/test_one.py": tests}, count)
-    (tmp_path / "source/thing/test_commands.json").write_text('["python3 -m unittest"]')
+def brought(tmp_path: Path, tests: str, count: int, runner: str = "python3 -m unittest", **more: str) -> Task:
+    files = {f"tests/{name}.py": text for name, text in {"test_one": tests, **more}.items()}
+    nl2repo_folder(tmp_path / "source/thing", files, count)
+    (tmp_path / "source/thing/test_commands.json").write_text(f'["{runner}"]')
     (task,) = bring(str(tmp_path / "source"), tmp_path / "tasks")
     return task
 
@@ -81,3 +152,55 @@ def test_what_one_test_hands_on_is_there_for_the_next(tmp_path: Path, graded: Gr
     """Behind a check that fails it would not be done: such tests stay together. Drawn anew each time."""
     task = brought(tmp_path, HEAD + tests, count)
     assert [graded(task, leaving("def a(): return 1\n")) for _ in range(6)] == [1.0] * 6
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_honest_work_earns_all_of_unusual_tests(tmp_path: Path, graded: Graded, name: str) -> None:
+    task = brought(tmp_path, HEAD + UNUSUAL[name], 2)
+    assert [graded(task, leaving("def a(): return 1\n")) for _ in range(4)] == [1.0] * 4
+
+
+@pytest.mark.usefixtures("python_with_pytest")
+@pytest.mark.parametrize("name", IN_PYTEST)
+def test_honest_work_earns_all_of_unusual_tests_in_pytest(tmp_path: Path, graded: Graded, name: str) -> None:
+    task = brought(tmp_path, IN_PYTEST[name], 2, "pytest")
+    assert [graded(task, leaving("def a(): return 1\n")) for _ in range(4)] == [1.0] * 4
+
+
+def test_tests_that_another_file_of_tests_inherits_count_there_too(tmp_path: Path, graded: Graded) -> None:
+    one = HEAD + "    def test_1(self):\n        self.assertEqual(thing.a(), 1)\n"
+    two = "from tests import test_one\nclass TwoTest(test_one.OneTest):\n    pass\n"
+    task = brought(tmp_path, one, 2, test_two=two)
+    assert [graded(task, leaving("def a(): return 1\n")) for _ in range(3)] == [1.0] * 3
+
+
+def test_files_whose_tests_are_alike_are_mixed_beside_others(tmp_path: Path, graded: Graded) -> None:
+    """Forging one run earns some of them, never all: 2^-39, whatever the other file holds."""
+    task = brought(tmp_path, MANY, 43, test_late=HEAD + HANDED_ON_LATE)
+    score = graded(task, leaving(IN_THE_FIRST_RUN.format(sign=str(tmp_path / "sign"), when=True)))
+    assert 1 / 43 < score < 40 / 43
+
+
+MAKES_UP = """
+import sys
+frame = sys._getframe()
+while frame is not None:
+    if frame.f_globals.get("__name__", "").endswith("test_one"):
+        frame.f_globals.update({f"test_made_up_{number}": lambda: None for number in range(50)})
+    frame = frame.f_back
+def a(): return 0
+"""
+PATCHES = """
+import thing
+def test_1(monkeypatch):
+    monkeypatch.setattr(thing, "b", 3, raising=False)
+    model = 1  # a small model of growth
+    assert thing.a() == model
+def test_2():
+    assert thing.a() == 1
+"""
+
+
+@pytest.mark.usefixtures("python_with_pytest")
+def test_tests_that_the_work_makes_up_do_not_count(tmp_path: Path, graded: Graded) -> None:
+    assert graded(brought(tmp_path, PATCHES, 2, "pytest"), leaving(MAKES_UP)) == 0.0

@@ -1,7 +1,7 @@
 """Grades the workspace (the current directory) by tests that the agent never saw: `python3 -I grade.py`.
 
 Beside this file lie `expected.json` (which tests count, and how), `lay/` (files laid over the work before the tests
-run), `run_tests.py`, `twins.py`, `certain.py`, `files.py` and `children.py`. What the agent wrote is taken for hostile:
+run) and the modules that it is made of. What the agent wrote is taken for hostile:
 
 - the tests run in a copy of the workspace in which the hidden tests' own files replace whatever had their names;
 - files that Python or a test runner would run by themselves (sitecustomize.py, *.pth, conftest.py, pytest.ini, ...)
@@ -40,7 +40,7 @@ sys.path.insert(0, str(HERE))
 certain: Any = importlib.import_module("certain")
 children: Any = importlib.import_module("children")
 files: Any = importlib.import_module("files")
-twins: Any = importlib.import_module("twins")
+laid_over: Any = importlib.import_module("laid")
 NO_VERDICT = 125  # exit code
 SPARE_BYTES = 64 << 20
 CANARY = """
@@ -78,7 +78,7 @@ def main() -> int:
 def graded(wanted: dict[str, Any]) -> tuple[float, str]:
     """(score in [0, 1], one line) of the work in the current directory."""
     children.prepare()
-    laid = Laid(wanted)
+    laid = laid_over.Laid(wanted, HERE / "lay")
     root = Path(tempfile.mkdtemp(prefix="graded-"))
     try:
         runs = Runs(wanted, root, laid)
@@ -90,82 +90,6 @@ def graded(wanted: dict[str, Any]) -> tuple[float, str]:
     score, said = judged(wanted, passed, skipped, laid.sure)
     notes = [f"{unfounded} more passed whatever they asked for, so they don't count"] if unfounded else []
     return score, "; ".join([said, *notes, *dict.fromkeys(each for _, remarks in found for each in remarks)])
-
-
-class Laid:
-    """The task's own files, which are laid over the work, and the twins of its tests."""
-
-    def __init__(self, wanted: dict[str, Any]) -> None:
-        """Read them."""
-        self.top = HERE / "lay"
-        self.files = set(wanted["files"])
-        self.named = {*wanted["must_pass"], *wanted["keep_passing"]}
-        self.twins: dict[str, Any] = {}
-        self.sure: dict[str, int] = {}
-        """{test: how many results it has for certain} of files whose tests are not named."""
-        self.skips = self._garbled = False
-        for path in sorted(self.top.rglob("*.py")):
-            name, text = str(path.relative_to(self.top)), path.read_text(encoding="utf-8", errors="replace")
-            self.skips = self.skips or "skip" in text.lower()
-            if name in self.files and sys.version_info >= (3, 8):
-                sure = certain.certain(text, wanted["runner"])
-                self.sure.update({f"{name}::{test}": results for test, results in sure.items()})
-            if wanted["twins"] and sys.version_info >= (3, 8):
-                self._garbled = self._garbled or "\ufffd" in text
-                self.twins[name] = twins.Twin(text, methods_only=name not in self.files)
-        self.runs = 2 if self.twins else 1
-        self._all = secrets.randbelow(self.runs)
-        self._turned = self._drawn()
-
-    def _drawn(self) -> dict[str, int]:
-        """{function of tests: the run in which its twins are}.
-
-        All in one where a twin may leave behind something else than its test, which others of that run may need.
-        """
-        alike = all(each.leaves_alike for each in self.twins.values()) and not self._garbled
-        names = sorted({name for each in self.twins.values() for name in each.turned})
-        return {name: secrets.randbelow(2) if alike else 1 - self._all for name in names}
-
-    def over(self, work: Path, run: int) -> None:
-        """Lay them over the work: as they are, with the twins that this run has."""
-        files.lay_over(self.top, work)
-        turned = {name for name, where in self._turned.items() if where == run}
-        for name, made in self.twins.items():
-            if made.turned & turned:
-                (work / name).write_text(made.text(turned), encoding="utf-8")
-
-    def proven(self, runs: list[dict[str, str]]) -> tuple[set[str], set[str], int]:
-        """(tests that passed, tests that were skipped, how many more passed as their twins did)."""
-        told = {name: self._outcomes(name, runs) for name in {name for outcomes in runs for name in outcomes}}
-        passed = {name for name, (true, _) in told.items() if true == "passed"}
-        skipped = {name for name, (true, _) in told.items() if true == "skipped" and self.skips}
-        good = {name for name in passed if not self.twins or self._proven(name, told[name][1])}
-        return good, skipped, len(passed - good)
-
-    def _outcomes(self, name: str, runs: list[dict[str, str]]) -> tuple[str | None, str | None]:
-        """(a test's own outcome, its twin's)."""
-        if not self.twins:
-            return runs[0].get(name), None
-        twin = self._turned.get(self._function(name), 1 - self._all)
-        return runs[1 - twin].get(name), runs[twin].get(name)
-
-    def _function(self, name: str) -> str:
-        """The function that a test is, as far as it is known."""
-        function = name.partition("[")[0].rpartition("::")[2]
-        longer = [each for each in self._turned if function.startswith(f"{each}_")]  # `parameterized` adds to names
-        return function if function in self._turned else max(longer, key=len, default=function)
-
-    def _proven(self, name: str, turned: str | None) -> bool:
-        """Whether a test that passed has a twin that did not, or can have none."""
-        file, function = name.partition("::")[0], self._function(name)
-        made = self.twins[file]
-        # Tests may be inherited from a file that is no file of tests itself.
-        several = [made, *(each for other, each in self.twins.items() if other not in self.files)]
-        if any(function in some.turned for some in several):
-            return turned == "failed"
-        if any(function in some.exempt for some in several):
-            return True
-        return bool(made.makes_more) or name in self.named
 
 
 def judged(wanted: dict[str, Any], passed: set[str], skipped: set[str], sure: dict[str, int]) -> tuple[float, str]:
@@ -204,7 +128,7 @@ class Spoilt(Exception):
 class Runs:
     """Runs of all files of tests, each file in a process of its own."""
 
-    def __init__(self, wanted: dict[str, Any], root: Path, laid: Laid) -> None:
+    def __init__(self, wanted: dict[str, Any], root: Path, laid: Any) -> None:
         """`root` is for copies of the work, which is the current directory."""
         self._wanted, self._root, self._laid = wanted, root, laid
         self._source, self._most, self._begun = Path.cwd(), float("inf"), False
@@ -219,7 +143,7 @@ class Runs:
                 self._lay(place / "work", number)
         except Spoilt as spoilt:
             return {}, [str(spoilt)]
-        for file in self._wanted["files"]:
+        for file in self._laid.in_order(self._wanted["files"]):
             found, note = self._file(place, place / "work", file)
             outcomes.update(found)
             notes += [f"{file}: {note}"] if note else []

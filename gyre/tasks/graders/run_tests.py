@@ -114,6 +114,18 @@ class Plugin:
         elif when == "call" and name not in self._bad:
             self._say(name, "passed")
 
+    def pytest_runtest_logfinish(self) -> None:
+        """What a failed test held is let go: the next one may count what is alive."""
+        error = getattr(sys, "last_value", None)
+        while error is not None:
+            for frame, _ in traceback.walk_tb(error.__traceback__):
+                with suppress(RuntimeError):  # one that still runs
+                    frame.clear()
+                    dict(frame.f_locals)  # what was looked at once is kept apart, and only this empties it
+            error = error.__context__
+        for kept in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(kept, None)
+
 
 def imported(root: str, file: str) -> Any:
     """The module of this very file, whatever else of the work has its name."""

@@ -39,6 +39,10 @@ _PAIRS = (
 OPPOSITE = {name: other for pair in _PAIRS for name, other in (pair, pair[::-1])}
 OPPOSITE["assertNotEqual"] = "assertEqual"
 RAISES = ("assertRaises", "assertRaisesMessage", "assertRaisesRegex", "raises")
+ENDS = ("base", "exit", "interrupt", "skip", "cancel", "outcome")
+"""In names of exceptions that tell a runner something where nobody expects them: that a test was skipped, or to end."""
+MAKERS = ("setattr", "delattr", "exec", "eval", "globals", "locals", "vars")
+"""Functions by which a file may make tests that do not stand in it."""
 UNLIKELY = ("BufferError", "FloatingPointError", "ReferenceError")
 """Exceptions that hardly any code raises."""
 LEAVES = (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
@@ -56,17 +60,23 @@ class Twin:
         """Names of those that were left as they are."""
         self.leaves_alike = True
         """Whether each twin does all that its test does but for failing, as far as its text says."""
-        self.makes_more = any(word in text for word in ("load_tests", "pytest_generate_tests", "setattr(", "type("))
+        self.makes_more = False
         """Whether it makes tests that stand nowhere as functions, which can have no twins."""
+        self.names: set[str] = set()
+        """Functions, modules and others that it speaks of: what its tests call may be tests themselves."""
         self._body = text.encode()
         self._starts = [0]
         for line in self._body.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._edits: list[tuple[Edit, str]] = []
         try:
-            self._edits = sorted(self._found(ast.parse(text), methods_only), reverse=True)
+            module = ast.parse(text)
         except SyntaxError:
             self.makes_more = True
+            return
+        self._edits = sorted(self._found(module, methods_only), reverse=True)
+        self.makes_more = any(map(_makes_tests, _outside_tests(module)))
+        self.names = {name for node in ast.walk(module) for name in _spoken(node)}
 
     def text(self, turned: Container[str]) -> str:
         """The file with the twins of these functions in their places."""
@@ -80,10 +90,10 @@ class Twin:
         source = self._body.decode()
         all_exempt = "pytestmark" in source and any(word in source for word in EXEMPT)
         for function, owners in _tests(module.body, []):
-            if methods_only and not owners:
+            decorators = [self._source(each) for node in (function, *owners) for each in node.decorator_list]
+            if (methods_only and not owners) or any("fixture" in text for text in decorators):
                 continue
-            texts = [self._source(function), *(self._source(each) for node in owners for each in node.decorator_list)]
-            texts += [self._source(each) for each in function.decorator_list]
+            texts = [self._source(function), *decorators]
             if all_exempt or any(word in text for text in texts for word in EXEMPT):
                 self.exempt.add(function.name)
             else:
@@ -146,9 +156,11 @@ class Twin:
         if not isinstance(call, ast.Call) or not call.args or isinstance(call.args[0], ast.Starred):
             return None
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        said = self._source(call.args[0])
+        expected = call.args[0].elts if isinstance(call.args[0], ast.Tuple) else [call.args[0]]
+        said = [self._source(each) for each in expected]
         others = [each for each in UNLIKELY if each not in said]
-        return (*self._span(call.args[0]), secrets.choice(others)) if name in RAISES and others else None
+        harmless = all(map(_is_an_ordinary_exception, said)) and bool(said)
+        return (*self._span(call.args[0]), secrets.choice(others)) if name in RAISES and others and harmless else None
 
     def _unequal(self, left: ast.expr, right: ast.expr) -> Edit:
         """Whatever equals what was asked for does not equal what is asked for then."""
@@ -186,6 +198,41 @@ class Twin:
         assert node.end_col_offset is not None
         start = self._starts[node.lineno - 1] + node.col_offset
         return self._body[start : self._starts[node.end_lineno - 1] + node.end_col_offset].decode()
+
+
+def _is_an_ordinary_exception(said: str) -> bool:
+    """Whether it is named, and nothing that a runner would take for more than a failure when the twin lets it out."""
+    *parts, last = said.split(".")
+    known = all(part.isidentifier() for part in (*parts, last)) and last[0].isupper()
+    return known and not any(word in said.lower() for word in ENDS)
+
+
+def _outside_tests(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not getattr(child, "name", "").startswith("test"):
+            yield child
+            yield from _outside_tests(child)
+
+
+def _makes_tests(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in MAKERS or (node.func.id == "type" and len(node.args) > 1)
+    if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Attribute, ast.Lambda)):
+        names = [getattr(each, "id", getattr(each, "attr", "")) for each in node.targets]
+        return any(name.startswith("test") for name in names)
+    return getattr(node, "name", "") in ("load_tests", "pytest_generate_tests")
+
+
+def _spoken(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (getattr(node, "module", None) or "").split(".")
+        yield from (part for each in node.names for part in each.name.split("."))
+    elif isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        base = node.value.func if isinstance(node.value, ast.Call) else None
+        if getattr(base, "id", "") != "super":  # a test that goes on with the one it stands for is that test
+            yield node.attr
 
 
 def _other(value: object) -> object:
