@@ -7,6 +7,9 @@ from hypothesis import settings
 settings.register_profile("gyre", deadline=None)
 settings.load_profile("gyre")
 
-# A shell that starts the suite in the background has it ignore interrupts, and so would every process that tests start.
+# A shell that starts the suite in the background has it ignore interrupts, `nohup` the end of a terminal, and so would
+# every process that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

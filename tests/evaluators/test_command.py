@@ -208,7 +208,7 @@ async def test_plugins_and_settings_that_the_work_brings_are_not_loaded_by_the_r
     task = work.task(recipe, test_work_py=check)
     found = await work.verdict(task)
     assert (found.score, "1 failed" in found.detail) == (0.0, True)
-    work.leaves(work_py="def double(x): return 2 * x\n")
+    work.leaves(work_py="def double(x): return x + x  # longer: else what was compiled just now may stand for it\n")
     assert (await work.verdict(task)).score == 1.0
 
 

@@ -5,6 +5,7 @@ import gzip
 import json
 import resource
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -227,9 +228,10 @@ async def test_nothing_is_read_of_a_body_whose_token_is_nobodys(rig: Rig) -> Non
 
 @pytest.fixture
 def few_descriptors() -> Iterator[None]:
-    """A process that may have 256 open, until it asks for more."""
+    """A process that may open 200 more, until it asks for more."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    open_now = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 200, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 

@@ -12,7 +12,7 @@ from gyre.core.staleness import boundary_mean, expected_mean
 from gyre.errors import ConfigError
 from gyre.harnesses.stub.workload import tokens_of
 from schemas.dispatch import LaunchGranted
-from schemas.runs import RunFinished
+from schemas.roles import CellLost
 from services.cli_compare import draw, told
 from services.compare import Compared, Comparison, Found, Gauge, describe, simulated_of, speedups, variants
 from services.counterpart import StubWork, stub_options
@@ -70,7 +70,7 @@ def test_the_simulator_is_given_the_very_executions_that_the_stub_draws() -> Non
 def test_a_gauge_begins_at_the_first_launch() -> None:
     gauge = Gauge()
     for seconds, event in (
-        (100.0, RunFinished(steps=1, dispatched=1, launched=1, terminated=1)),
+        (100.0, CellLost(cell=0, instance="i", reason="none began")),
         (140.0, LaunchGranted(execution="x0-0")),
         (141.5, LaunchGranted(execution="x0-1")),
     ):
