@@ -110,8 +110,13 @@ async def _command(wish: Wish, host: Host) -> Outcome:
         "GYRE_UNTIL": str(head) if await host.is_over() else "",
     }
     process = await asyncio.create_subprocess_exec(*wish.command, env=environment)
-    with _passed_on(process) as told:
-        return Outcome(_code(await process.wait(), told))
+    try:
+        with _passed_on(process) as told:
+            return Outcome(_code(await process.wait(), told))
+    finally:
+        if process.returncode is None:  # the signal came before it could be passed on
+            process.terminate()
+            await process.wait()
 
 
 def _after(wish: Wish, position: str, head: int) -> int:
@@ -222,20 +227,20 @@ def _environment(host: Host | None) -> dict[str, str]:
 
 @contextmanager
 def _passed_on(process: asyncio.subprocess.Process) -> Iterator[list[int]]:
-    """A signal to end is for the consumer, which then ends in order; a second one ends it however busy it is.
+    """A signal to end is for the consumer, which then ends in order; Ctrl-C once more ends it however busy it is.
 
-    Gives what was passed on so far.
+    Gives what was passed on so far. (`timeout` says SIGTERM twice, to a process and to its group.)
     """
     loop = asyncio.get_running_loop()
     told: list[int] = []
 
-    def tell() -> None:
+    def tell(number: signal.Signals) -> None:
         if process.returncode is None:
-            told.append(signal.SIGKILL if told else signal.SIGTERM)
+            told.append(signal.SIGKILL if told and number == signal.SIGINT else signal.SIGTERM)
             process.send_signal(told[-1])
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, tell)
+        loop.add_signal_handler(number, tell, number)
     try:
         yield told
     finally:

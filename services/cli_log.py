@@ -98,7 +98,7 @@ def export_command(
 
     async def work() -> Any:
         folder = run_folder(run, runs)
-        check_file(path)
+        check_file(path, anew=True)
         note = Note.read(folder)
         async with open_source(run, runs):
             server = note.server(folder)

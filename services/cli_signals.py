@@ -21,6 +21,8 @@ def ended_as_by_ctrl_c() -> Iterator[None]:
         nonlocal told
         if not told:
             told = True
+            if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script's command in the background
+                raise KeyboardInterrupt
             signal.raise_signal(signal.SIGINT)
 
     mine = threading.current_thread() is threading.main_thread()  # no other hears of signals

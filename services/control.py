@@ -19,7 +19,7 @@ from services.alongside import until_one_fails
 from services.demo import report
 from services.place import NOTE, Note, Place, RunNotFound, new_instance, started
 from services.preflight import preflight
-from services.setup import OPEN_SECONDS, Opened, open_alone, opening, reopen_run, run_folder
+from services.setup import OPEN_SECONDS, BegunElsewhere, Opened, open_alone, opening, reopen_run, run_folder
 from services.train import Watch, show_progress, sole, summary
 
 log = logging.getLogger("gyre")
@@ -73,7 +73,11 @@ async def _launched(config: Config, folder: Path) -> Opened:
         return await _reopened(config, folder, mark)
     preflight(config)
     mark.touch()
-    opened = await open_alone(config, config.run.name, folder)
+    try:
+        opened = await open_alone(config, config.run.name, folder)
+    except BegunElsewhere:
+        mark.unlink()  # it is not to be removed by the next one
+        raise
     mark.unlink()
     return opened
 

@@ -10,10 +10,15 @@ class NoDestination(GyreError):
     """Nothing can be written there; one line with the way out."""
 
 
-def check_file(path: Path) -> None:
-    """Whether a file can be written here, in folders that are made for it if need be. Raises `NoDestination`."""
+def check_file(path: Path, *, anew: bool = False) -> None:
+    """Whether a file can be written here, in folders that are made for it if need be. Raises `NoDestination`.
+
+    `anew`: by another that takes its place, so that its folder counts.
+    """
     if path.is_dir():
         raise NoDestination(f"{path}: is a folder; name a file in it")
+    if not anew and path.exists() and os.access(path, os.W_OK):
+        return  # a pipe or a device, or a file in a folder of others
     near = next(each for each in path.absolute().parents if each.exists())
     if not near.is_dir():
         raise NoDestination(f"{path}: {near} is no folder; write elsewhere")

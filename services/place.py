@@ -89,10 +89,10 @@ class Place:
 
 def run_folder(run: str, runs: Path) -> Path:
     """The folder of a run that can be joined, by name. Raises `RunNotFound`: there is none, or it is an archive."""
-    if Path(run).is_file():
-        raise RunNotFound(f"{run}: an archive, which is only read; `gyre log import {run}` makes a run of it")
     folder = (runs / run).absolute()
     if not (folder / NOTE).is_file():
+        if Path(run).is_file():
+            raise RunNotFound(f"{run}: an archive, which is only read; `gyre log import {run}` makes a run of it")
         raise RunNotFound(f"{run}: no run in {runs}; {way_to(run, runs)}")
     return folder
 

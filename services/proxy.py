@@ -153,7 +153,9 @@ async def serve_proxy(
         _take_descriptors()
         await runner.setup()
         await _listen(runner, settings)
-        await until_one_fails(following, _seal(world, calls, ready), _move(moves, ready), _shed(runner, gate, world))
+        await until_one_fails(
+            following, _seal(world, calls, ready), _move(moves, ready), _shed(runner, gate, world, ready)
+        )
     finally:
         following.cancel()
         ready.cancel()
@@ -176,14 +178,15 @@ def _runner(app: web.Application) -> web.AppRunner:
     )
 
 
-async def _shed(runner: web.AppRunner, gate: Gate, world: World) -> None:
+async def _shed(runner: web.AppRunner, gate: Gate, world: World, ready: "asyncio.Task[None]") -> None:
     """Close connections that ask nothing where there are very many: their clients open others."""
+    await asyncio.shield(ready)  # until then, all requests wait, and nobody knows how many may be
     while True:
+        await asyncio.sleep(_IDLE_PAUSE_SECONDS)
         connections = runner.server.connections if runner.server else ()
-        for connection in gate.idle(connections, len(world.routes.open)):
+        for connection in gate.idle(connections, world.clients()):
             if connection.transport is not None:
                 connection.transport.abort()
-        await asyncio.sleep(_IDLE_PAUSE_SECONDS)
 
 
 def _take_descriptors() -> None:

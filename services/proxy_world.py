@@ -127,6 +127,10 @@ class World:
                 return index, self.routes.cells[index]
             await self.changed()
 
+    def clients(self) -> int:
+        """Executions and held-out episodes that may be at work."""
+        return len(self.routes.open) + sum(self.routes.evaluations.values())
+
     def gone(self, instance: str) -> asyncio.Event:
         """Set once this instance is no cell any more."""
         event = self._gone.setdefault(instance, asyncio.Event())

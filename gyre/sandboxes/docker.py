@@ -16,6 +16,7 @@ import logging
 import os
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ _NOBODY = "65534:65534"
 _SIGNALS = range(129, 160)
 _HEAR_SECONDS = 60.0  # for an engine to pass on what a container says
 _AGAIN_SECONDS = 0.1
+_PULL_SECONDS = 3600.0
 _OPEN = "import signal; print('open', flush=True); signal.pause()"
 
 
@@ -59,7 +61,7 @@ class DockerSandbox:
         self._numbers = itertools.count()
         self._live: set[str] = set()
         self._shells: dict[str, bool] = {}
-        self._asking = asyncio.Lock()
+        self._asking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._reaper = Reaper(self._reap)
 
     def address(self, url: str) -> str:
@@ -108,19 +110,20 @@ class DockerSandbox:
             raise SandboxError("sandbox.image: empty, and the task names none; set it to an image with its tools")
         name = f"gyre-{self._owner.name}-{next(self._numbers)}"
         seconds = command.deadline_seconds + command.grace_seconds
+        gate = Gate(name if await self._has_shell(image, f"{name}-shell", command.box) else "")
         labels = self._owner.labels(command.box, seconds)
         async with self._network(command, f"{name}-door", labels) as network:
-            gate = Gate(name if await self._has_shell(image, f"{name}-shell", labels) else "")
             waits = replace(command, arguments=gate.before(command.arguments))
             body = self._body.of(waits, image, labels, network)
             async with self._alive(name):
                 yield await self._made(name, body, image), gate
 
-    async def _has_shell(self, image: str, name: str, labels: Mapping[str, str]) -> bool:
-        """Asked once an image, of a container that is never started."""
-        async with self._asking:
+    async def _has_shell(self, image: str, name: str, box: Path) -> bool:
+        """Asked once an image, of a container that is never started; it may have to be pulled, as others meanwhile."""
+        async with self._asking[image]:
             if image not in self._shells:
                 async with self._alive(name):
+                    labels = self._owner.labels(box, _PULL_SECONDS)
                     container = await self._made(name, self._body.bare(SHELL, labels, image), image)
                     self._shells[image] = await self._engine.has(container, SHELL)
                 if not self._shells[image]:

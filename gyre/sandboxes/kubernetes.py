@@ -41,7 +41,9 @@ _REFUSALS = frozenset(
     }
 )  # fmt: skip
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff"})
-_NO_IMAGE = re.compile("not found|does not exist|manifest unknown|denied|unauthorized", re.IGNORECASE)
+_NO_IMAGE = re.compile(
+    "not found|does not exist|manifest unknown|denied|unauthorized|forbidden|no basic auth|x509", re.IGNORECASE
+)
 """What a registry says that does not change by itself; a node asks again one that is away."""
 _ENDINGS: Mapping[str, Ending] = {"OOMKilled": "memory", "DeadlineExceeded": "timeout", "Evicted": "disk"}
 
@@ -148,9 +150,10 @@ class KubernetesSandbox:
 
     async def _run(self, pod: dict[str, Any], command: Command, stop: asyncio.Event | None, began: float) -> Ended:
         name, output, runs = pod["metadata"]["name"], Output(self._limits), asyncio.Event()
-        following = asyncio.create_task(self._follow(pod, runs))
+        waits: list[str] = []
+        following = asyncio.create_task(self._follow(pod, runs, waits))
         try:
-            await self._started(following, runs, name)
+            await self._started(following, runs, name, waits)
             with started():
                 ending, code = await self._ending(following, command, stop, name, output)
         finally:
@@ -175,7 +178,9 @@ class KubernetesSandbox:
         await self._read(name, output, follow=False)
         return _ending_of(following.result())
 
-    async def _started(self, following: "asyncio.Task[dict[str, Any]]", runs: asyncio.Event, name: str) -> None:
+    async def _started(
+        self, following: "asyncio.Task[dict[str, Any]]", runs: asyncio.Event, name: str, waits: list[str]
+    ) -> None:
         """Wait until the command runs, or has run. Raises `SandboxError` where it cannot or takes too long."""
         running = asyncio.create_task(runs.wait())
         either: list[asyncio.Future[Any]] = [following, running]
@@ -185,12 +190,13 @@ class KubernetesSandbox:
         finally:
             running.cancel()
         if not done:
-            raise SandboxError(f"pod {name}: has not started within {self._chosen.schedule_seconds} s; see its events")
+            why = waits[-1] if waits else "see its events"
+            raise SandboxError(f"pod {name}: has not started within {self._chosen.schedule_seconds} s; {why}"[:300])
         if not runs.is_set():
             _ending_of(following.result())  # with no word of its command, it never ran
 
-    async def _follow(self, pod: dict[str, Any], runs: asyncio.Event) -> dict[str, Any]:
-        """Returns a pod once its command has ended. Raises `SandboxError` where that cannot come."""
+    async def _follow(self, pod: dict[str, Any], runs: asyncio.Event, waits: list[str]) -> dict[str, Any]:
+        """Returns a pod once its command has ended; `waits` gets what for. Raises `SandboxError`."""
         async with contextlib.aclosing(self._changes(pod)) as changes:
             async for now in changes:
                 state = _state_of(now)
@@ -200,6 +206,7 @@ class KubernetesSandbox:
                     runs.set()
                 waiting = state.get("waiting", {})
                 why, words = waiting.get("reason", ""), waiting.get("message", "")
+                waits += [f"{why}: {words}"] if words else []
                 if why in _REFUSALS and (why not in _PULLS or _NO_IMAGE.search(words)):
                     image = now["spec"]["containers"][0]["image"]
                     raise SandboxError(f"image {image}: {why}: {words}"[:300])

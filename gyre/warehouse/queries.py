@@ -24,7 +24,8 @@ class Canned:
     """Besides the run: name -> default."""
 
 
-_PLACE = re.compile(r"\{(\w+):\s*([^}]+?)\s*\}")
+_PLACE = re.compile(r"\{\s*(\w+)\s*:\s*([^}]+?)\s*\}")
+_INTEGER, _FLOAT = re.compile(r"U?Int\d+"), re.compile(r"Float\d+")
 _WHOLE = re.compile(r"-?\d+")
 
 
@@ -33,9 +34,9 @@ def trouble(sql: str, name: str, value: str) -> str:
     kinds = [kind for each, kind in _PLACE.findall(sql) if each == name]
     if not kinds:
         return f"the question has no place for it; write {{{name}:String}} where it belongs"
-    if any("Int" in kind for kind in kinds) and not _WHOLE.fullmatch(value):
+    if any(_INTEGER.fullmatch(kind) for kind in kinds) and not _WHOLE.fullmatch(value):
         return f"{value or 'nothing'}: it is a whole number"
-    if any("Float" in kind for kind in kinds) and not _finite(value):
+    if any(_FLOAT.fullmatch(kind) for kind in kinds) and not _finite(value):
         return f"{value or 'nothing'}: it is a number"
     return ""
 

@@ -139,8 +139,8 @@ async def test_who_breaks_within_a_commit_keeps_nothing_of_it(
 async def test_who_is_stubborn_is_ended_by_a_second_signal(tmp_path: Path) -> None:
     stubborn = await Command.start("attach", f"{OTHERS}:Stubborn", RECORDED / "small.jsonl.zst", "--runs", tmp_path)
     await stubborn.line(lambda line: line == "begun")
-    stubborn.stop(signal.SIGINT)
     stubborn.stop(signal.SIGTERM)
+    stubborn.stop(signal.SIGINT)
     assert (await stubborn.end())[0] != 0
 
 

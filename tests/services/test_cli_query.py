@@ -154,6 +154,11 @@ def test_sql_that_does_more_than_ask_is_one_line_and_does_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_an_array_is_a_parameter_too(gyre: Gyre, log: Path) -> None:
+    result = gyre("query", "SELECT length({ some : Array(UInt8) }) AS n", log, "--set", "some=[1,2,3]", "--json")
+    assert json.loads(result.stdout) == {"n": 3}
+
+
 def test_a_word_is_looked_for_in_names_whether_or_not_the_run_is_named(gyre: Gyre, log: Path) -> None:
     result = gyre("query", "SELECT countIf(type LIKE '%Execution%') > 0 AS some FROM facts", log, "--json")
     assert json.loads(result.stdout) == {"some": 1}

@@ -29,18 +29,30 @@ def serves(folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, "in the background"])
 async def test_a_looking_command_that_is_ended_stops_the_server_that_it_started(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals | str
 ) -> None:
     await bring(SMALL, tmp_path)
-    command = (sys.executable, "-m", "services.cli", "log", "tail", "small", "--runs", str(tmp_path), "--follow")
+    shell = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh") if isinstance(number, str) else ()
+    command = (
+        *shell,
+        sys.executable,
+        "-m",
+        "services.cli",
+        "log",
+        "tail",
+        "small",
+        "--runs",
+        str(tmp_path),
+        "--follow",
+    )
     pipe = asyncio.subprocess.PIPE
     tail = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     assert tail.stdout is not None
     await tail.stdout.readline()
     assert serves(tmp_path / "small")
-    tail.send_signal(number)
+    tail.send_signal(signal.SIGTERM if isinstance(number, str) else number)
     _, said = await tail.communicate()
     assert (tail.returncode, said) == (130, b"stopped\n")
     assert not serves(tmp_path / "small")

@@ -88,15 +88,24 @@ async def started(child: Child, script: str, folder: Path) -> Child:
     return child
 
 
+async def ended(child: Child) -> int:
+    """The exit code of a process, once nobody holds its output any more."""
+    process = cast("asyncio.subprocess.Process", child.process)
+    assert process.stdout is not None
+    await process.stdout.read()
+    return await process.wait()
+
+
 async def test_who_serves_others_ends_after_them(tmp_path: Path) -> None:
     config = Config.of({"telemetry": {"otlp_endpoint": "http://127.0.0.1:1"}}, "")
     children = [await started(Child(*each), SERVICE, tmp_path) for each in services_of(config)]
     await supervisor(tmp_path, *children)._stop()
-    ended = (tmp_path / "ended").read_text().split()
-    assert set(ended[:2]) == {"runner", "examiner"}
-    assert ended[2] == "proxy"
-    assert ended[3 : 3 + config.cells.count] == ["cell"] * config.cells.count
-    assert sorted(ended[3 + config.cells.count :]) == [
+    assert [await ended(child) for child in children] == [0] * len(children)
+    names = (tmp_path / "ended").read_text().split()
+    assert set(names[:2]) == {"runner", "examiner"}
+    assert names[2] == "proxy"
+    assert names[3 : 3 + config.cells.count] == ["cell"] * config.cells.count
+    assert sorted(names[3 + config.cells.count :]) == [
         "admission", "builder", "evaluator", "packer", "scheduler", "traces",
     ]  # fmt: skip
 
@@ -107,6 +116,4 @@ async def test_one_who_does_not_end_is_killed_when_all_have_been_told(
     monkeypatch.setattr("services.supervisor.STOP_SECONDS", 0.01)
     children = [await started(Child("runner", None), STUBBORN, tmp_path) for _ in range(2)]
     await supervisor(tmp_path, *children)._stop()
-    for child in children:
-        assert child.process is not None
-        assert await child.process.wait() == -signal.SIGKILL
+    assert [await ended(child) for child in children] == [-signal.SIGKILL] * 2

@@ -88,6 +88,18 @@ def test_equal(one, other):
 """,
 }
 IN_PYTEST = {
+    "a class uses fixtures": """
+import pytest, thing
+@pytest.fixture
+def it():
+    return 1
+@pytest.mark.usefixtures("it")
+class TestAll:
+    def test_1(self):
+        assert thing.a() == 1
+    def test_2(self, it):
+        assert thing.a() == it
+""",
     "a fixture is called like a test": """
 import pytest, thing
 KEPT = []
@@ -172,6 +184,20 @@ def test_tests_that_another_file_of_tests_inherits_count_there_too(tmp_path: Pat
     two = "from tests import test_one\nclass TwoTest(test_one.OneTest):\n    pass\n"
     task = brought(tmp_path, one, 2, test_two=two)
     assert [graded(task, leaving("def a(): return 1\n")) for _ in range(3)] == [1.0] * 3
+
+
+def test_names_of_another_file_say_nothing_of_a_files_own_tests(tmp_path: Path, graded: Graded) -> None:
+    one = HEAD + "    def test_1(self):\n        self.assertEqual(thing.a(), 1)\n"
+    bad = HEAD + "    @unittest.expectedFailure\n    def test_1(self):\n        self.assertEqual(thing.a(), 2)\n"
+    made = HEAD + "    pass\n\nfor n in range(2):\n    setattr(OneTest, f'test_1_{n}', lambda self: None)\n"
+    task = brought(tmp_path, one, 4, test_bad=bad, test_made=made)
+    assert [graded(task, leaving("def a(): return 1\n")) for _ in range(3)] == [1.0] * 3
+
+
+@pytest.mark.usefixtures("python_with_pytest")
+def test_tests_that_use_fixtures_have_twins(tmp_path: Path, graded: Graded) -> None:
+    equal = "class Any(int):\n    __eq__ = lambda *_: True\n    __hash__ = int.__hash__\ndef a(): return Any(3)\n"
+    assert graded(brought(tmp_path, IN_PYTEST["a class uses fixtures"], 2, "pytest"), leaving(equal)) == 0.0
 
 
 def test_files_whose_tests_are_alike_are_mixed_beside_others(tmp_path: Path, graded: Graded) -> None:

@@ -7,7 +7,7 @@ run) and the modules that it is made of. What the agent wrote is taken for hosti
 - files that Python or a test runner would run by themselves (sitecustomize.py, *.pth, conftest.py, pytest.ini, ...)
   are removed, unless they are the task's own; Python runs isolated, without plug-ins;
 - only named tests count, and one that is not reported has failed; where only their number is known, no test counts more
-  often than its file has it (`certain.py`);
+  often than its file has it, where that says so for certain (`certain.py`);
 - results come by a pipe, each line marked with a word that is drawn anew and told before any of the agent's code runs;
 - two tests that must fail run among them: where one passes or is missing, nothing of that run counts;
 - every test has a twin that asks for something else (`twins.py`) and runs in another copy of the work: a test that

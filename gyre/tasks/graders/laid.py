@@ -49,7 +49,7 @@ class Laid:
     def _understand(self, name: str, text: str, wanted: dict[str, Any]) -> None:
         is_tests = name in self.files
         made = twins.Twin(text, methods_only=not is_tests or wanted["runner"] == "unittest")
-        if is_tests and not made.makes_more:
+        if is_tests and wanted["count"] and not made.makes_more:
             sure = certain.certain(text, wanted["runner"])
             self.sure.update({f"{name}::{test}": results for test, results in sure.items()})
         if wanted["twins"]:
@@ -100,27 +100,34 @@ class Laid:
         """(a test's own outcome, its twin's)."""
         if not self.twins:
             return runs[0].get(name), None
-        twin = self._turned.get(self._function(name), 1 - self._all)
+        twin = self._turned.get(self._standing(name)[0], 1 - self._all)
         return runs[1 - twin].get(name), runs[twin].get(name)
 
-    def _function(self, name: str) -> str:
-        """The function that a test is, as far as it is known."""
-        function = name.partition("[")[0].rpartition("::")[2]
-        if function in self._turned or self._is_exempt(function):
-            return function
-        longer = [each for each in self._turned if function.startswith(f"{each}_")]  # `parameterized` adds to names
-        return max(longer, key=len, default=function)
-
-    def _is_exempt(self, function: str) -> bool:
-        return any(function in made.exempt for made in self.twins.values())
+    def _standing(self, name: str) -> tuple[str, bool]:
+        """(the function with a twin that a test is, or nothing; whether it can have none)."""
+        file, function = name.partition("::")[0], name.partition("[")[0].rpartition("::")[2]
+        own = self.twins[file]
+        found = "" if function in own.exempt - own.turned else named_after(function, own.turned)
+        if found or function in own.exempt or own.makes_more:
+            return found, not found
+        others = [made for other, made in self.twins.items() if other != file]  # it may be inherited from there
+        if any(function in made.turned for made in others):
+            return function, False
+        if any(function in made.exempt for made in others):
+            return "", True
+        helpers = [made.turned for other, made in self.twins.items() if other not in self.files]
+        return named_after(function, set().union(*helpers)), False
 
     def _is_proven(self, name: str, turned: str | None) -> bool:
         """Whether a test that passed has a twin that did not, or can have none."""
-        function = self._function(name)
-        if function in self._turned:
-            return turned == "failed"
-        file = name.partition("::")[0]
-        return self._is_exempt(function) or bool(self.twins[file].makes_more) or name in self.named
+        function, has_none = self._standing(name)
+        return turned == "failed" if function else has_none or name in self.named
+
+
+def named_after(function: str, known: set[str]) -> str:
+    """The one of these that a function is, or that `parameterized` has added to; none: nothing."""
+    longer = [each for each in known if function.startswith(f"{each}_")]
+    return function if function in known else max(longer, key=len, default="")
 
 
 def read(path: Path) -> tuple[str, str]:

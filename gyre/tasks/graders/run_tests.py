@@ -116,8 +116,9 @@ class Plugin:
 
     def pytest_runtest_logfinish(self) -> None:
         """What a failed test held is let go: the next one may count what is alive."""
-        error = getattr(sys, "last_value", None)
-        while error is not None:
+        error, seen = getattr(sys, "last_value", None), set()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
             for frame, _ in traceback.walk_tb(error.__traceback__):
                 with suppress(RuntimeError):  # one that still runs
                     frame.clear()

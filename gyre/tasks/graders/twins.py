@@ -71,7 +71,7 @@ class Twin:
         self._edits: list[tuple[Edit, str]] = []
         try:
             module = ast.parse(text)
-        except SyntaxError:
+        except (SyntaxError, ValueError, RecursionError):
             self.makes_more = True
             return
         self._edits = sorted(self._found(module, methods_only), reverse=True)
@@ -91,7 +91,7 @@ class Twin:
         all_exempt = "pytestmark" in source and any(word in source for word in EXEMPT)
         for function, owners in _tests(module.body, []):
             decorators = [self._source(each) for node in (function, *owners) for each in node.decorator_list]
-            if (methods_only and not owners) or any("fixture" in text for text in decorators):
+            if (methods_only and not owners) or any(map(_is_fixture, function.decorator_list)):
                 continue
             texts = [self._source(function), *decorators]
             if all_exempt or any(word in text for text in texts for word in EXEMPT):
@@ -205,6 +205,11 @@ def _is_an_ordinary_exception(said: str) -> bool:
     *parts, last = said.split(".")
     known = all(part.isidentifier() for part in (*parts, last)) and last[0].isupper()
     return known and not any(word in said.lower() for word in ENDS)
+
+
+def _is_fixture(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return getattr(called, "attr", getattr(called, "id", "")) in ("fixture", "yield_fixture")
 
 
 def _outside_tests(node: ast.AST) -> Iterator[ast.AST]:
