@@ -7,11 +7,13 @@ import aiohttp
 import pytest
 
 from gyre.engines.port import Generation
+from gyre.engines.sglang.engine import SglangEngine
 from gyre.engines.sglang.server import RunningServer
 from gyre.trainers.checkpoint import save_tensors
 from gyre.trainers.torch import file_state
 from schemas.refs import WeightsRef
 from tests.engines.conftest import make_llama
+from tests.engines.test_contract import ask
 
 Save = Callable[[int], WeightsRef]
 
@@ -34,6 +36,11 @@ async def checksum(server: RunningServer) -> str:
     ):
         answer = await found.json()
     return str(answer["per_engine_checksum"]) if answer.get("per_engine_checksum") else str(answer["ranks"])
+
+
+async def beside(engine: SglangEngine) -> None:
+    """A short request from its beginning to its end: those that ran before it have gone on by a token at least."""
+    await engine.generate(ask("beside", max_tokens=3))
 
 
 def versions(found: Generation) -> list[int]:

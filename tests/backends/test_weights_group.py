@@ -21,7 +21,7 @@ from gyre.weights import group_sender
 from gyre.weights.group import Grouped, Wanted
 from gyre.weights.port import Ask
 from tests.backends.conftest import managed
-from tests.backends.published import Save, checksum, saved_path, versions
+from tests.backends.published import Save, beside, checksum, saved_path, versions
 from tests.engines.conftest import make_llama
 from tests.engines.test_contract import PROMPT, ask, endless, until_running
 
@@ -100,8 +100,10 @@ async def test_a_core_that_dies_while_it_sends_leaves_whole_weights(
 
     pending = asyncio.ensure_future(engine.generate(endless("r")))
     await until_running(engine, 1)
+    await beside(engine)
     with caplog.at_level(logging.WARNING, "gyre"):
         await grouped(tmp_path, dying).bring(engine, reference, 1, resume=False)
+    await beside(engine)
     assert "does not come by a group" in caplog.text
     by_file = await checksum(server)
     await grouped(tmp_path).bring(engine, reference, 2, resume=False)

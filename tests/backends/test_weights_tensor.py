@@ -19,7 +19,7 @@ from gyre.trainers.torch import file_state
 from gyre.weights.buckets import Span
 from gyre.weights.tensors import give_tensors
 from tests.backends.conftest import managed
-from tests.backends.published import Save, checksum, saved_path, versions
+from tests.backends.published import Save, beside, checksum, saved_path, versions
 from tests.engines.conftest import make_llama
 from tests.engines.test_contract import PROMPT, ask, endless, until_running
 
@@ -135,8 +135,10 @@ async def test_what_cannot_be_read_to_its_end_is_followed_by_the_file_before_any
     monkeypatch.setattr(Span, "read", read)
     pending = asyncio.ensure_future(engine.generate(endless("r")))
     await until_running(engine, 1)
+    await beside(engine)
     with caplog.at_level(logging.WARNING, "gyre"):
         await give_tensors(engine, file, 1, resume=False)
+    await beside(engine)
     assert "does not come by tensors: tensors: disk; the file is loaded" in caplog.text
     by_file = await checksum(server)
     monkeypatch.setattr(Span, "read", whole)
