@@ -9,7 +9,6 @@ import contextlib
 import errno
 import logging
 import os
-import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from bus.errors import StreamFull
 from bus.log import BusPort
 from bus.ports import lasting_port
 from gyre.core.routes import Routes
+from gyre.descriptors import take_descriptors
 from gyre.engines.remote import RemoteEngine
 from gyre.models.load import find_model
 from gyre.proxy.adapters.registry import find_adapter
@@ -150,7 +150,7 @@ async def serve_proxy(
     gate = Gate(settings.bounds)
     runner = _runner(proxy_app(world, calls, gate, ready, settings.context_tokens, settings.keep_alive_seconds))
     try:
-        _take_descriptors()
+        take_descriptors()
         await runner.setup()
         await _listen(runner, settings)
         await until_one_fails(
@@ -187,12 +187,6 @@ async def _shed(runner: web.AppRunner, gate: Gate, world: World, ready: "asyncio
         for connection in gate.idle(connections, world.clients()):
             if connection.transport is not None:
                 connection.transport.abort()
-
-
-def _take_descriptors() -> None:
-    """As many as this process may have: connections that ask nothing take one each, and none that others need."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _move(moves: Moves, ready: "asyncio.Task[None]") -> None:

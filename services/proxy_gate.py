@@ -93,7 +93,7 @@ class Share:
         if more > room(bounds, self._gate.held, self._guest.held):
             if size > room(bounds, 0, 0):
                 raise TooLarge(f"body: would take {size} bytes of memory; shorten the history, send fewer tiny values")
-            raise NoRoom("body: too many bytes of requests are under way, wait for some", _SOON_SECONDS)
+            raise NoRoom("body: too many bytes of requests are under way, wait for some")
         self._held = size
         self._guest.held += more
         self._gate.held += more

@@ -16,7 +16,7 @@ _VALUE_BYTES = 90
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one execution each; the last two of all together."""
+    """Of one execution each, but for `held_bytes` and `idle_connections`, which are of all together."""
 
     burst: int = 1000
     """Requests that may come at once: a crowd of sub-agents, each counting its tokens first."""

@@ -98,11 +98,7 @@ class NoRoom(CallError):
 
     status = 503
     kind = "server_error"
-
-    def __init__(self, message: str, wait_seconds: float) -> None:
-        """Asking again is worth trying after `wait_seconds`."""
-        super().__init__(message)
-        self.wait_seconds = wait_seconds
+    wait_seconds = 1.0
 
 
 class Abandoned(CallError):

@@ -206,7 +206,7 @@ class KubernetesSandbox:
                     runs.set()
                 waiting = state.get("waiting", {})
                 why, words = waiting.get("reason", ""), waiting.get("message", "")
-                waits += [f"{why}: {words}"] if words else []
+                waits[:] = [f"{why}: {words}"] if words else waits
                 if why in _REFUSALS and (why not in _PULLS or _NO_IMAGE.search(words)):
                     image = now["spec"]["containers"][0]["image"]
                     raise SandboxError(f"image {image}: {why}: {words}"[:300])

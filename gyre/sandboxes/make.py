@@ -1,9 +1,9 @@
 """The sandbox that a configuration asks for."""
 
-import resource
 from pathlib import Path
 
 from gyre.config_sandbox import SandboxSection
+from gyre.descriptors import take_descriptors
 from gyre.sandboxes.bubblewrap import BubblewrapSandbox, check_bubblewrap
 from gyre.sandboxes.groups import here
 from gyre.sandboxes.port import Limits, Sandbox, SandboxError
@@ -23,7 +23,7 @@ def make_sandbox(section: SandboxSection, hidden: Path | None = None) -> Sandbox
         SandboxError: it cannot work here; one line with the way out.
     """
     visible = tuple(map(Path, section.visible))
-    _take_descriptors()
+    take_descriptors()
     if section.kind == "process":
         return ProcessSandbox(limits_of(section))
     if section.kind == "bubblewrap":
@@ -35,12 +35,6 @@ def make_sandbox(section: SandboxSection, hidden: Path | None = None) -> Sandbox
     from gyre.sandboxes.kubernetes import KubernetesSandbox
 
     return KubernetesSandbox(section.kubernetes, section.image, limits_of(section), visible, hidden)
-
-
-def _take_descriptors() -> None:
-    """As many as this process may have: each connection of a command takes two, and what one takes no other lacks."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def check_sandbox(section: SandboxSection) -> None:

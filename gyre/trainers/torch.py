@@ -214,7 +214,7 @@ def refuse_untrainable(config: Any, temperature: float) -> None:
     for field in ("attn_logit_softcapping", "final_logit_softcapping", "logits_scaling", "logit_scale"):
         value = getattr(config, field, None)
         if value not in (None, 1, 1.0):
-            raise ValueError(f"{config.model_type}: {field} = {value}: plain attention and a plain head can be trained")
+            raise ValueError(f"{config.model_type}: {field} = {value}: trained are plain attention and a plain head")
     other = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if other or getattr(config, "sliding_window", None):
         found = f"layer_types {sorted(other)}, sliding_window = {getattr(config, 'sliding_window', None)}"

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyre.tasks.graders.certain import certain, counted
+from gyre.tasks.graders import certain
+from gyre.tasks.graders.certain import counted
+from gyre.tasks.graders.twins import Twin
 
 FILE = """
     import unittest
@@ -76,17 +78,22 @@ CHANGED = [
 ]
 
 
+def of(text: str, runner: str) -> dict[str, int]:
+    twin = Twin(text)
+    return certain.certain(twin.module, twin.source, runner)
+
+
 def test_what_its_text_says() -> None:
     text = textwrap.dedent(FILE)
-    assert certain(text, "unittest") == {"OneTest::test_a": 1, "OneTest::test_d": 1}
-    assert certain(text, "pytest") == {
-        **certain(text, "unittest"), "TestPlain::test_a": 1, "test_alone": 1, "test_six": 6,
+    assert of(text, "unittest") == {"OneTest::test_a": 1, "OneTest::test_d": 1}
+    assert of(text, "pytest") == {
+        **of(text, "unittest"), "TestPlain::test_a": 1, "test_alone": 1, "test_six": 6,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["def test_a(: pass", "pytestmark = x\ndef test_a(): pass", "", *CHANGED])
 def test_a_file_that_may_have_others_has_none_for_certain(text: str) -> None:
-    assert certain(text, "pytest") == {}
+    assert of(text, "pytest") == {}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # older Pythons than ours run this
     from collections.abc import Callable, Iterable, Iterator
 
-    Cut = Callable[[ast.AST], str]
+    Source = Callable[[ast.expr | ast.stmt], str]
 UNSURE = ("pytestmark", "__test__", "importorskip", "allow_module_level")
 """Names by which a whole file may have other tests than it shows, as have all that speak of skipping."""
 PLAIN = ("pytest.mark.parametrize", "pytest.mark.asyncio", "pytest.mark.usefixtures", "patch", "mock.patch", "given")
@@ -21,23 +21,21 @@ SHAPES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast
 CASES = ("TestCase", "IsolatedAsyncioTestCase")
 
 
-def certain(text: str, runner: str) -> dict[str, int]:
-    """{test, without its parameters: how many results it has}; what may be skipped or is inherited is not in it."""
-    try:
-        module = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return {}
+def certain(module: ast.Module, source: Source, runner: str) -> dict[str, int]:
+    """{test, without its parameters: how many results it has}; what may be skipped or is inherited is not in it.
+
+    `source` gives the text of a node of the module.
+    """
     made = {node.name for node in module.body if hasattr(node, "name")}
     if not all(_leaves_alone(node, made) for node in module.body) or any(map(_is_unsure, _outside_tests(module))):
         return {}
-    cut = _cutter(text)
     found: dict[str, int] = {}
     for node in _once(module.body):
         if isinstance(node, ast.ClassDef) and _is_of_tests(node, runner) and not node.decorator_list:
-            inside = dict(_results(cut, node.body))
+            inside = dict(_results(source, node.body))
             found.update({f"{node.name}::{name}": results for name, results in inside.items()})
     if runner == "pytest":
-        found.update(_results(cut, module.body))
+        found.update(_results(source, module.body))
     return {name: results for name, results in found.items() if results}
 
 
@@ -93,29 +91,14 @@ def _is_unsure(node: ast.AST) -> bool:
     return isinstance(node, ast.Delete) or any(name in UNSURE or "skip" in name.lower() for name in names)
 
 
-def _results(cut: Cut, body: list[ast.stmt]) -> Iterator[tuple[str, int]]:
+def _results(source: Source, body: list[ast.stmt]) -> Iterator[tuple[str, int]]:
     for node in _once(body):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test"):
-            decorators = [cut(each) for each in node.decorator_list]
-            said = [cut(node), *decorators]
+            decorators = [source(each) for each in node.decorator_list]
+            said = [source(node), *decorators]
             plain = all(each.startswith(PLAIN) for each in decorators)
             surely = plain and not any(word in each for each in said for word in ("skip", "xfail", "marks"))
             yield node.name, _variants(node.decorator_list) if surely else 0
-
-
-def _cutter(text: str) -> Cut:
-    """Gives the text of a node (`ast.get_source_segment` goes through the whole text for each)."""
-    body, starts = text.encode(), [0]
-    for line in body.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-
-    def cut(node: ast.AST) -> str:
-        begin, first, end, last = (
-            getattr(node, key) for key in ("lineno", "col_offset", "end_lineno", "end_col_offset")
-        )
-        return body[starts[begin - 1] + first : starts[end - 1] + last].decode()
-
-    return cut
 
 
 def _variants(decorators: list[ast.expr]) -> int:

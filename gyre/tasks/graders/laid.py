@@ -50,7 +50,7 @@ class Laid:
         is_tests = name in self.files
         made = twins.Twin(text, methods_only=not is_tests or wanted["runner"] == "unittest")
         if is_tests and wanted["count"] and not made.makes_more:
-            sure = certain.certain(text, wanted["runner"])
+            sure = certain.certain(made.module, made.source, wanted["runner"])
             self.sure.update({f"{name}::{test}": results for test, results in sure.items()})
         if wanted["twins"]:
             self.twins[name] = made

@@ -69,14 +69,16 @@ class Twin:
         for line in self._body.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._edits: list[tuple[Edit, str]] = []
+        self.module = ast.Module([], [])
+        """What it says; nothing, where that cannot be read."""
         try:
-            module = ast.parse(text)
+            self.module = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError):
             self.makes_more = True
             return
-        self._edits = sorted(self._found(module, methods_only), reverse=True)
-        self.makes_more = any(map(_makes_tests, _outside_tests(module)))
-        self.names = {name for node in ast.walk(module) for name in _spoken(node)}
+        self._edits = sorted(self._found(methods_only), reverse=True)
+        self.makes_more = any(map(_makes_tests, _outside_tests(self.module)))
+        self.names = {name for node in ast.walk(self.module) for name in _spoken(node)}
 
     def text(self, turned: Container[str]) -> str:
         """The file with the twins of these functions in their places."""
@@ -86,14 +88,14 @@ class Twin:
                 body = body[:start] + new.encode() + body[end:]
         return body.decode()
 
-    def _found(self, module: ast.Module, methods_only: bool) -> Iterator[tuple[Edit, str]]:
+    def _found(self, methods_only: bool) -> Iterator[tuple[Edit, str]]:
         source = self._body.decode()
         all_exempt = "pytestmark" in source and any(word in source for word in EXEMPT)
-        for function, owners in _tests(module.body, []):
-            decorators = [self._source(each) for node in (function, *owners) for each in node.decorator_list]
+        for function, owners in _tests(self.module.body, []):
+            decorators = [self.source(each) for node in (function, *owners) for each in node.decorator_list]
             if (methods_only and not owners) or any(map(_is_fixture, function.decorator_list)):
                 continue
-            texts = [self._source(function), *decorators]
+            texts = [self.source(function), *decorators]
             if all_exempt or any(word in text for text in texts for word in EXEMPT):
                 self.exempt.add(function.name)
             else:
@@ -136,7 +138,7 @@ class Twin:
             if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
                 return self._unequal(test.left, test.comparators[0])
             start, end = self._span(test)
-            return start, end, f"not ({self._source(test)})"
+            return start, end, f"not ({self.source(test)})"
         if isinstance(statement, ast.With) and len(statement.items) == 1:
             return self._raising(statement.items[0].context_expr)
         call = statement.value if isinstance(statement, ast.Expr) else None
@@ -157,7 +159,7 @@ class Twin:
             return None
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         expected = call.args[0].elts if isinstance(call.args[0], ast.Tuple) else [call.args[0]]
-        said = [self._source(each) for each in expected]
+        said = [self.source(each) for each in expected]
         others = [each for each in UNLIKELY if each not in said]
         harmless = all(map(_is_an_ordinary_exception, said)) and bool(said)
         return (*self._span(call.args[0]), secrets.choice(others)) if name in RAISES and others and harmless else None
@@ -168,7 +170,7 @@ class Twin:
         if found is not None:
             return found
         start, end = self._span(right)
-        return start, end, f"({secrets.randbelow(1000)}, {self._source(right)})"
+        return start, end, f"({secrets.randbelow(1000)}, {self.source(right)})"
 
     def _altered(self, node: ast.expr) -> Edit | None:
         """Another literal of the same kind."""
@@ -193,7 +195,8 @@ class Twin:
             self._starts[node.end_lineno - 1] + node.end_col_offset,
         )
 
-    def _source(self, node: ast.expr | ast.stmt) -> str:
+    def source(self, node: ast.expr | ast.stmt) -> str:
+        """What stands there."""
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start = self._starts[node.lineno - 1] + node.col_offset
