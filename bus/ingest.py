@@ -20,6 +20,7 @@ from bus.link import Link
 _ANSWER_SECONDS = 5.0
 _START, _APPEND, _COMMIT = 0, 1, 2
 _FLOW = 1_000_000  # members between answers in between: more than a group has, since only the last one tells anything
+_SLICE = 64  # members that go on their way together: the server stores them while the next ones are encoded
 _FIRST, _LAST = "first", "last"
 
 Member = tuple[str, bytes, str]
@@ -90,6 +91,8 @@ class Ingest:
         for place, (subject, body, message_id) in enumerate(members[1:], 1):
             step = _COMMIT if place == last else _START if place == 1 else _APPEND
             await publish(subject, body, f"{head}{place}.{step}.$FI", {"Nats-Msg-Id": message_id})
+            if place % _SLICE == 0:
+                await asyncio.sleep(0)
 
     async def _on_answer(self, message: Msg) -> None:
         """Of a group: its first member's answer, its last one's, or an error, which ends it."""

@@ -89,9 +89,10 @@ def load(body: bytes) -> Commit:
         Malformed: they are none; the reason names the first field at fault.
     """
     try:
-        return COMMIT.validate_json(body)
+        commit: Commit = COMMIT.validator.validate_json(body)  # the adapter's own way there costs a tenth more
     except ValidationError as error:
         return _load_old(body, error)
+    return commit
 
 
 def refuse_misplaced(subject: str, run: str, service: str) -> None:
@@ -100,6 +101,8 @@ def refuse_misplaced(subject: str, run: str, service: str) -> None:
     The subject is what a server lets only some users say something on, and what readers choose by; the commit is what
     they go by. One in another's name would be a fact to some of them and none to others.
     """
+    if subject.startswith((f"ev.{run}.{service}.", f"call.{run}.")):
+        return
     kind, told, speaker, *_ = (*subject.split("."), "", "")
     if kind in {"ev", "call"} and run != told:
         raise Malformed(f"run: {run} on a subject of run {told}")
