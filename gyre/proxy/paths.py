@@ -1,5 +1,7 @@
 """Packed contexts of an execution's calls: the latest are kept whole, and shared beginnings are found in them."""
 
+from collections.abc import Callable
+
 from gyre.core import tree as trees
 from schemas.base import Int32s
 
@@ -38,13 +40,20 @@ class Paths:
         spot = spot_of(tree, node.parent, node.prefix_tokens) if node.parent is not None else (node.system_digest, 0)
         self._behind[spot] = (*self._behind.get(spot, ()), node.call)
 
-    def share(self, tree: trees.Tree, spot: Spot, ids: Int32s) -> Spot:
-        """Go on along other calls' inputs for as long as they hold the same tokens: never along an output."""
+    def share(self, tree: trees.Tree, spot: Spot, ids: Int32s, fits: Callable[[str], bool]) -> Spot:
+        """Go on along other calls' inputs for as long as they hold the same tokens: never along an output.
+
+        `fits` says of a call whether its messages are those of the history as well: templates do not show all of them.
+        """
         while True:
             own = tree.nodes.get(spot[0])
             ways = [(spot[0], spot[1] - own.prefix_tokens)] if own is not None else []
             ways += [(call, 0) for call in self._behind.get(spot, ())]
-            found = [(_common(tree.nodes[call].input_ids[start * _TOKEN_BYTES :], ids), call) for call, start in ways]
+            found = [
+                (_common(tree.nodes[call].input_ids[start * _TOKEN_BYTES :], ids), call)
+                for call, start in ways
+                if fits(call)
+            ]
             most, call = max(found, default=(0, ""), key=lambda each: each[0])
             if most < WORTH_SHARING:
                 return spot

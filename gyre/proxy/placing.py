@@ -1,6 +1,6 @@
 """From a request to the place in the tree where it goes on, and the tokens that are new there."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gyre.core import tree as trees
@@ -31,12 +31,19 @@ class Placed:
 
 
 def placed(
-    tree: trees.Tree, paths: Paths, template: Template, points: Sequence[Point], root: str, asked: Asked
+    tree: trees.Tree,
+    paths: Paths,
+    template: Template,
+    points: Sequence[Point],
+    root: str,
+    asked: Asked,
+    reached: Callable[[str, int], Point],
 ) -> Placed:
     """Go on from the deepest place that the template allows, else from a new root.
 
     `points` are those of the history that are known, its root first. Where others have gone on from the same place with
-    the same input tokens, the call shares those too: a fork may lie inside a message.
+    the same input tokens, the call shares those too: a fork may lie inside a message. `reached` is the point behind so
+    many messages of a call's history: only along calls that passed the place itself.
 
     Raises:
         HistoryUnrenderable: the template refuses the history.
@@ -49,7 +56,7 @@ def placed(
     ids = pack_ints(increment.ids)
     tokens = place.tokens if place else 0
     spot = spot_of(tree, place.call, tokens) if place else (root, 0)
-    shared = paths.share(tree, spot, ids)
+    shared = paths.share(tree, spot, ids, lambda call: place is None or _passed(reached, points, place, call))
     parent = place.call if place else None
     return Placed(
         parent=parent if shared == spot else shared[0],
@@ -59,6 +66,11 @@ def placed(
         ends=tuple(end + tokens if end >= 0 else -1 for end in increment.ends),
         fallback=fallback,
     )
+
+
+def _passed(reached: Callable[[str, int], Point], points: Sequence[Point], place: Place, call: str) -> bool:
+    """Whether a call's history begins with the one up to the place: others come to equal tokens by other messages."""
+    return reached(call, place.messages) is points[place.messages]
 
 
 def _deepest(template: Template, points: Sequence[Point], asked: Asked) -> tuple[Place | None, Increment, str]:

@@ -6,6 +6,7 @@ count of calls that have arrived runs ahead of the records.
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 
 from gyre.core import tree as trees
@@ -18,7 +19,7 @@ from gyre.proxy.huge import refuse_huge
 from gyre.proxy.match import Histories, Place, Point, same
 from gyre.proxy.normalise import Message, canonical, dump, load
 from gyre.proxy.paths import Paths
-from gyre.proxy.placing import placed
+from gyre.proxy.placing import Placed, placed
 from gyre.proxy.plan import Limits, Plan
 from gyre.proxy.roots import Roots, root_cursor
 from gyre.proxy.template import Template
@@ -56,7 +57,7 @@ class Session:
         """
         hints = self._harness.hints(asked, self._memory)
         root, points = self._known(asked, hints.thread)
-        where = placed(self.tree, self._paths, self._template, points, root, asked)
+        where = self._placed(asked, root, points)
         forced = self._forced(asked)
         context = where.context + pack_ints(self._template.model.encode(forced) if forced else ())
         limit = self._limit(asked)
@@ -88,7 +89,7 @@ class Session:
     def count(self, asked: Asked) -> int:
         """Tokens of the prompt that this request would be. Raises PromptTooLong, HistoryUnrenderable."""
         root, points = self._known(asked, self._harness.hints(asked, self._memory).thread)
-        return len(placed(self.tree, self._paths, self._template, points, root, asked).context) // 4
+        return len(self._placed(asked, root, points).context) // 4
 
     def finished(self, asked: Asked) -> tuple[str, ...]:
         """Recorded calls that answer exactly this request, oldest first: of a re-sent one, the calls it may mean."""
@@ -210,6 +211,11 @@ class Session:
         tools = [canonical(tool) for tool in asked.tools] if len(points) == 1 else []
         refuse_huge(self._template.model.encode, (*texts, *tools), self._limits.context_tokens)
         return root, points
+
+    def _placed(self, asked: Asked, root: str, points: Sequence[Point]) -> Placed:
+        """Where the request goes on. Raises HistoryUnrenderable."""
+        reached = partial(self._histories.start, root)
+        return placed(self.tree, self._paths, self._template, points, root, asked, reached)
 
     def _limit(self, asked: Asked) -> int:
         """Most tokens of the answer."""
