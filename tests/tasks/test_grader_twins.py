@@ -207,6 +207,16 @@ def test_files_whose_tests_are_alike_are_mixed_beside_others(tmp_path: Path, gra
     assert 1 / 43 < score < 40 / 43
 
 
+OLD_PYTHON = "try:\n    import tomllib\nexcept ImportError:\n    tomllib = None\n"
+
+
+@pytest.mark.usefixtures("python_with_pytest")
+def test_files_that_expect_errors_outside_tests_are_graded(tmp_path: Path, graded: Graded) -> None:
+    tests = OLD_PYTHON + "import thing\ndef test_1():\n    assert thing.a() == 1\n"
+    task = brought(tmp_path, tests, 1, "pytest", conftest=OLD_PYTHON)
+    assert graded(task, leaving("def a(): return 1\n")) == 1.0
+
+
 MAKES_UP = """
 import sys
 frame = sys._getframe()

@@ -1,13 +1,19 @@
 """Twins of tests: what passes as it stands fails in them, wherever the assertion is and whatever it looks like."""
 
+import ast
+import json
 import textwrap
+import tokenize
 import unittest
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gyre.tasks.graders.certain import certain
 from gyre.tasks.graders.twins import Twin
 
 PASSING = [
@@ -107,3 +113,46 @@ def test_a_test_that_is_expected_to_fail_has_none() -> None:
 def test_a_file_that_is_not_python_of_today_is_left_as_it_is() -> None:
     twin = Twin("print 'old'\n")
     assert (twin.text({"test_it"}), twin.makes_more) == ("print 'old'\n", True)
+
+
+OTHERS = "{'a': 1, **rest}", "[1, *_]", "str()", "_"
+NO_NAMES = (
+    "try:\n    import tomllib\nexcept ImportError:\n    tomllib = None\n",
+    "def helper(value):\n    match value:\n"
+    + "".join(f"        case {each}:\n            return 2\n" for each in OTHERS),
+)
+
+
+@pytest.mark.parametrize("head", NO_NAMES)
+def test_what_has_a_name_that_is_none_is_no_test(head: str) -> None:
+    text = head + "def test_a():\n    assert 1 == 1\n"
+    twin = Twin(text)
+    assert (twin.turned, twin.makes_more) == ({"test_a"}, False)
+    assert certain(twin.module, twin.source, "pytest") == {"test_a": 1}
+
+
+def real_files_of_tests() -> list[Path]:
+    """Those of the standard library, as far as they are there, every twelfth: in all the shapes that people write."""
+    top = Path(json.__file__).parents[1]
+    return sorted([*top.glob("test/test_*.py"), *top.glob("*/test*/test_*.py"), *Path(__file__).parent.glob("*.py")])[
+        ::12
+    ]
+
+
+def test_twins_of_real_files_of_tests_are_python() -> None:
+    read = 0
+    for path in real_files_of_tests():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what such files try
+            try:
+                with tokenize.open(path) as file:
+                    text = file.read()
+                ast.parse(text)
+            except (SyntaxError, UnicodeDecodeError):
+                continue
+            twin = Twin(text)
+            certain(twin.module, twin.source, "pytest")
+            for some in (twin.turned, set(sorted(twin.turned)[::2])):
+                compile(twin.text(some), str(path), "exec", dont_inherit=True)
+        read += 1
+    assert read

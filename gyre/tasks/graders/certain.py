@@ -80,7 +80,8 @@ def _outside_tests(node: ast.AST) -> Iterator[ast.AST]:
     """All but tests, and what decorates classes, which are seen to one by one."""
     for child in ast.iter_child_nodes(node):
         decorates = isinstance(node, ast.ClassDef) and child in node.decorator_list
-        if not decorates and not getattr(child, "name", "").startswith("test"):
+        name = getattr(child, "name", None)  # may be no text, as of `except ImportError:`
+        if not decorates and not (isinstance(name, str) and name.startswith("test")):
             yield child
             yield from _outside_tests(child)
 

@@ -215,9 +215,15 @@ def _is_fixture(decorator: ast.expr) -> bool:
     return getattr(called, "attr", getattr(called, "id", "")) in ("fixture", "yield_fixture")
 
 
+def _is_a_test(node: ast.AST) -> bool:
+    """By its name: other nodes have one that is none, as `except ImportError:`, or is a node itself."""
+    name = getattr(node, "name", None)
+    return isinstance(name, str) and name.startswith("test")
+
+
 def _outside_tests(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
-        if not getattr(child, "name", "").startswith("test"):
+        if not _is_a_test(child):
             yield child
             yield from _outside_tests(child)
 
