@@ -22,14 +22,14 @@ from gyre.engines.wire import (
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
-"""For all but a generation, which may take as long as it takes."""
+"""For all but a generation and a cache on its way, which take as long as they take: whoever asks bounds them."""
 
 
 class RemoteEngine:
     """A `Generator` at a URL. It holds no weights: swapping those is the matter of the cell that owns the engine.
 
     Nothing is retried here: EngineUnavailable tells the caller to choose an engine again. Cancelling `generate` closes
-    the connection, by which the server aborts the request.
+    the connection, by which the server aborts the request; cancelling `take_kv` ends the fetching there likewise.
     """
 
     def __init__(self, url: str) -> None:
@@ -58,7 +58,7 @@ class RemoteEngine:
     async def export_kv(self, key: str, version: int) -> KvBlocks:
         """See `Generator`."""
         body = KvBody(key=key, version=version).model_dump_json()
-        answer = await self._ask("POST", "/kv/export", body, ANSWER_SECONDS)
+        answer = await self._ask("POST", "/kv/export", body, None)
         try:
             return KvBlocks.unpacked(answer)
         except ValueError as error:
@@ -71,7 +71,7 @@ class RemoteEngine:
     async def take_kv(self, key: str, source: str) -> int:
         """See `Generator`."""
         body = KvTakeBody(key=key, source=source).model_dump_json()
-        return KvTakenBody.model_validate_json(await self._ask("POST", "/kv/take", body, ANSWER_SECONDS)).tokens
+        return KvTakenBody.model_validate_json(await self._ask("POST", "/kv/take", body, None)).tokens
 
     async def close(self) -> None:
         """Close the connections; the engine lives on."""

@@ -13,9 +13,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from gyre.engines import remote
 from gyre.engines.blocks import KvBlocks, KvSequence
 from gyre.engines.port import Engine, EngineUnavailable, Generator, KvRefused
 from gyre.engines.remote import RemoteEngine
+from gyre.engines.scripted import ScriptedEngine, replay
 from gyre.engines.torch_engine import TorchEngine
 from tests.engines.test_contract import PROMPT, ask, local, served, until_running
 
@@ -56,6 +58,14 @@ async def test_a_cache_that_was_taken_serves_the_execution_where_it_moved(pair: 
     taker = pair.near if way == "over HTTP" else pair.destination
     taken = await taker.take_kv(KEY, pair.url)
     assert taken >= len(PROMPT) + 7
+    assert await continued(pair.destination, first.output_ids) == taken
+
+
+@pytest.mark.parametrize("pair", ["torch"], indirect=True)  # which waits for no acknowledgement
+async def test_a_cache_comes_however_long_it_takes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = await pair.source.generate(ask("a"))
+    monkeypatch.setattr(remote, "ANSWER_SECONDS", 1e-9)
+    taken = await pair.near.take_kv(KEY, pair.url)
     assert await continued(pair.destination, first.output_ids) == taken
 
 
@@ -176,6 +186,31 @@ async def test_keys_and_values_come_back_bit_for_bit(llama: Callable[..., Any]) 
         (each.token_ids, each.shape) for each in blocks.sequences
     ]
     await engine.close()
+
+
+class Slow(ScriptedEngine):
+    """An engine whose caches never come."""
+
+    def __init__(self) -> None:
+        super().__init__(replay(()))
+        self.asked, self.let_go = asyncio.Event(), asyncio.Event()
+
+    async def export_kv(self, key: str, version: int) -> KvBlocks:
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.let_go.set()
+        return KvBlocks(key, version, ())
+
+
+async def test_who_asked_for_a_cache_and_hangs_up_ends_the_fetching_everywhere() -> None:
+    slow = Slow()
+    async with served(slow) as source, served(ScriptedEngine(replay(()))) as destination:
+        taking = asyncio.create_task(destination.take_kv(KEY, source._url))
+        await slow.asked.wait()
+        taking.cancel()
+        await slow.let_go.wait()
 
 
 @pytest.mark.parametrize("cut", [0, 3, 20, -1])
