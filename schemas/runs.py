@@ -51,9 +51,11 @@ class OfficeTaken(Model):
     """A singleton decider begins a term: this commit's sequence is the term."""
 
     type: Literal["OfficeTaken"] = "OfficeTaken"
-    v: Literal[1] = 1
+    v: Literal[2] = 2
     service: Token
     instance: Token
+    rules: PositiveInt = 2
+    """What it decides by. 1: each loss of a claimant counts against its micro-step; 2: only one that died alone."""
 
 
 class EventQuarantined(Model):

@@ -146,8 +146,7 @@ class Moments(Model):
 class ExpertAgreement(Model):
     """How far the experts that an engine took, and that the trainer takes again, are those its own routers choose.
 
-    At equal weights both are 1 but for rounding. Rows whose experts are those of other positions have little more than
-    chance gives.
+    At equal weights both are 1 but for rounding; for the experts of other positions little more than chance gives.
     """
 
     choices: PositiveInt
@@ -286,11 +285,13 @@ class ContributionDiscarded(Model):
     """Said by `cell`: its accumulated gradient of this step is zeroed; all it completed is reissued."""
 
     type: Literal["ContributionDiscarded"] = "ContributionDiscarded"
-    v: Literal[1] = 1
+    v: Literal[2] = 2
     step: PositiveInt
     cell: NonNegativeInt
     instance: Token
     reason: str
+    broken: bool
+    """Whether what it worked on broke: that counts against a micro-step, a cell that is called home does not."""
 
 
 class Contribution(Model):
@@ -329,8 +330,7 @@ class GradientReduced(Model):
     """Before clipping."""
     seconds: NonNegativeFloat
     sketch: Float32s = b""
-    """(256,) linear sketch of the gradient before clipping (`gyre.trainers.sketch`): that of a difference of two
-    gradients is the difference of theirs, and has its norm to about 9 %. Empty: not taken."""
+    """(256,) linear sketch of the gradient before clipping (`gyre.trainers.sketch`): norms to 9 %. Empty: not taken."""
 
 
 class OptimizerStepped(Model):

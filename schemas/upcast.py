@@ -33,10 +33,22 @@ def _of_unknown_setup(terminated: Payload) -> Payload:
     return {**terminated, "setup_seconds": None}
 
 
+def _by_the_first_rules(taken: Payload) -> Payload:
+    """OfficeTaken v1 was said by deciders that knew no others."""
+    return {**taken, "rules": 1}
+
+
+def _held_against_it(discarded: Payload) -> Payload:
+    """ContributionDiscarded v1 counted against what the cell worked on, whatever its reason."""
+    return {**discarded, "broken": True}
+
+
 UPCASTERS: Mapping[tuple[str, int], Upcaster] = {
     ("MicroStepCompleted", 1): _without_moments,
     ("ExecutionTerminated", 1): _of_unknown_setup,
     ("AssessmentRecorded", 1): _of_unknown_provenance,
+    ("OfficeTaken", 1): _by_the_first_rules,
+    ("ContributionDiscarded", 1): _held_against_it,
 }
 """(event type, version it reads) -> the payload of the next version; `v` is counted up by the caller."""
 

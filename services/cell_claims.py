@@ -26,8 +26,8 @@ from services.memory import give_back
 log = logging.getLogger("gyre")
 CLAIM_WAIT_SECONDS = 0.3
 _UNREADABLE_SECONDS = 1.0
-Drop = Callable[[int, str], Awaitable[None]]
-"""Discards the contribution to a step, and says why."""
+Drop = Callable[[int, str, bool], Awaitable[None]]
+"""Discards the contribution to a step, and says why, and whether what is in hand broke."""
 
 
 class UnreadableWork(GyreError):
@@ -115,7 +115,7 @@ class Claims:
         try:
             await asyncio.to_thread(self._stream.begin, work)
         except (MicroStepRefused, AccumulatorSpoilt) as error:
-            await self._drop(work.step, str(error))
+            await self._drop(work.step, str(error), True)
             return
         desk.held = replace(desk.held, moving=True)
         if self._suspect(work):
@@ -133,7 +133,7 @@ class Claims:
         try:
             ended = await asyncio.to_thread(wait)
         except (MicroStepRefused, AccumulatorSpoilt) as error:
-            await self._drop(desk.held.step, str(error))
+            await self._drop(desk.held.step, str(error), True)
             return
         finally:
             await asyncio.to_thread(give_back)
@@ -163,7 +163,7 @@ class Claims:
         try:
             await desk.say(_entity(work), *ended.found.measured, completed, expect=Expect(self._shared(work), claim))
         except Conflict:
-            await self._drop(work.step, f"micro-step {work.micro_step}: completed after it was reissued")
+            await self._drop(work.step, f"micro-step {work.micro_step}: completed after it was reissued", False)
             return False
         held = desk.held
         in_hand = {key: value for key, value in held.in_hand.items() if key != work.micro_step}

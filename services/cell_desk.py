@@ -62,7 +62,7 @@ class Desk:
     def __init__(self, place: Place, bus: BusPort, index: int) -> None:
         """Nothing was heard since the last snapshot, or said."""
         self.place, self.bus, self.index = place, bus, index
-        file = snapshot_file(place, f"cell-{index}", ADAPTER, 2)
+        file = snapshot_file(place, f"cell-{index}", ADAPTER, 3)
         self._known = Projection(nothing_known(place.config), evolve, file, seconds=SAVE_SECONDS, whole=False)
         self._filters = filters_of(place.run, FOLDS, place.service)
         self.held = Held(index, place.instance, engine_version=-1, trainer_version=-1)

@@ -145,15 +145,17 @@ class Training:
         if owed:
             await self._say_discarded(desk.view.ledger.step, "its gradient is not what the ledger counts")
 
-    async def _say_discarded(self, step: int, reason: str) -> None:
+    async def _say_discarded(self, step: int, reason: str, broken: bool = False) -> None:
         desk = self._desk
-        event = ContributionDiscarded(step=step, cell=desk.index, instance=desk.place.instance, reason=reason[:300])
+        event = ContributionDiscarded(
+            step=step, cell=desk.index, instance=desk.place.instance, reason=reason[:300], broken=broken
+        )
         await desk.say(("cell", desk.index), event)
 
-    async def _drop(self, step: int, reason: str) -> None:
+    async def _drop(self, step: int, reason: str, broken: bool) -> None:
         await asyncio.to_thread(self._trainer.zero)
         self._forget()
-        await self._say_discarded(step, reason)
+        await self._say_discarded(step, reason, broken)
 
     async def open_reduction(self) -> None:
         """The core freezes members and claims."""
@@ -191,7 +193,7 @@ class Training:
             self._failure = str(error)[:300]
             return
         except FencedOut as error:
-            await self._drop(opened.step, str(error))
+            await self._drop(opened.step, str(error), False)
             return
         if total is None:
             self._failure = f"epoch {opened.epoch}: a member lost its share"

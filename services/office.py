@@ -224,4 +224,4 @@ def office_of(place: Place, bus: BusPort, mind: Mind[State], quarantine: Quarant
 
 def snapshot_file(folder: Path, run: str, mind: Mind[State]) -> SnapshotFile[State]:
     """Where a decider keeps its state: a cache, whose loss only costs time."""
-    return SnapshotFile(folder / "snapshots" / f"{mind.service}.json", mind.adapter, f"{run} {mind.service} 2")
+    return SnapshotFile(folder / "snapshots" / f"{mind.service}.json", mind.adapter, f"{run} {mind.service} 3")

@@ -8,6 +8,8 @@ All of them must come to the same answer, so the rules are here once:
   a completion of such a claim counts nowhere. A measurement, once completed, stays: it lies in the log, not in a cell.
 - A core that is lost before OptimizerStepped takes the whole step with it. Everyone zeroes its accumulated gradient
   and joins again; a satellite that has not noticed claims in vain.
+- A micro-step that its claimant broke of, or died alone with, failed once more. What was claimed before the packer's
+  present term did not: its cell went down with the run. (A term of the first rules counted every loss.)
 - ReductionOpened stands only if it names exactly what is held now. GradientReduced settles it: a satellite that is
   lost later has already given its share.
 """
@@ -19,6 +21,7 @@ from typing import Any, Literal, get_args
 
 from schemas.envelope import Event
 from schemas.roles import CellLost, CellRegistered, RoleTransitionCompleted
+from schemas.runs import OfficeTaken
 from schemas.training import (
     CellJoined,
     Contribution,
@@ -35,6 +38,8 @@ from schemas.training import (
 )
 
 CORE = 0
+_PACKER = "packer"
+_FORGIVING = 2  # the first rules that do not hold every loss against a micro-step
 Status = Literal["ready", "claimed", "completed", "lost"]
 
 
@@ -53,6 +58,8 @@ class Slot:
     reissues: int = 0
     failures: int = 0
     """How often its claimant was lost while it worked on it: a poison micro-step shows here."""
+    blamed: bool = False
+    """Whether the last loss is one of them."""
     lost_at: int = 0
     """Sequence of what lost it."""
     reason: str = ""
@@ -105,6 +112,8 @@ class Ledger:
     """Micro-steps that are not completed."""
     missing: tuple[int, ...] = ()
     """Micro-steps that are lost, in order."""
+    term: int = 0
+    """Sequence since when the packer is in office; 0 where it decides by the first rules."""
 
 
 def evolve(state: Ledger, sequence: int, event: Event) -> Ledger:
@@ -225,7 +234,8 @@ def _moved(state: Ledger, sequence: int, event: RoleTransitionCompleted) -> Ledg
         return state
     trains = event.to == "train"
     new = replace(state, cells=state.cells | {event.cell: replace(cell, trains=trains, since=sequence)})
-    return new if trains else _leave(new, event.cell, sequence, f"cell {event.cell} returned to rollout")
+    reason = f"cell {event.cell} returned to rollout"
+    return new if trains else _leave(new, event.cell, sequence, reason, failed=not state.term)
 
 
 def _joined(state: Ledger, sequence: int, event: CellJoined) -> Ledger:
@@ -243,14 +253,16 @@ def _window(state: Ledger, sequence: int, event: JoinWindowClosed) -> Ledger:
         return state
     late = [cell for cell in state.joined if cell not in event.members]
     for cell in late:
-        state = _leave(state, cell, sequence, f"cell {cell} joined after the window closed")
+        reason = f"cell {cell} joined after the window closed"
+        state = _leave(state, cell, sequence, reason, failed=not state.term)
     return replace(state, window_closed=True)
 
 
 def _discarded(state: Ledger, sequence: int, event: ContributionDiscarded) -> Ledger:
     if state.joined.get(event.cell) != event.instance or state.reduced:
         return state
-    return _lose(state, event.cell, sequence, f"cell {event.cell} discarded: {event.reason}")
+    reason = f"cell {event.cell} discarded: {event.reason}"
+    return _lose(state, event.cell, sequence, reason, failed=event.broken)
 
 
 def _opened(state: Ledger, sequence: int, event: ReductionOpened) -> Ledger:  # noqa: ARG001 - a handler
@@ -266,24 +278,36 @@ def _reduced(state: Ledger, sequence: int, event: GradientReduced) -> Ledger:  #
 
 
 def _stepped(state: Ledger, sequence: int, event: OptimizerStepped) -> Ledger:  # noqa: ARG001 - a handler
-    return Ledger(step=event.step + 1, version=event.version, cells=state.cells)
+    return Ledger(step=event.step + 1, version=event.version, cells=state.cells, term=state.term)
 
 
-def _leave(state: Ledger, cell: int, sequence: int, reason: str) -> Ledger:
+def _seated(state: Ledger, sequence: int, event: OfficeTaken) -> Ledger:
+    """Whoever was lost while no packer was there went down with it, and so will who held a claim then.
+
+    A packer that died alone forgives a failure too: at most the one that came about while it was away.
+    """
+    if event.service != _PACKER or event.rules < _FORGIVING:
+        return state
+    blamed = {place: slot for place, slot in state.slots.items() if slot.status == "lost" and slot.blamed}
+    forgiven = {place: replace(slot, failures=slot.failures - 1, blamed=False) for place, slot in blamed.items()}
+    return replace(_with(state, forgiven), term=sequence)
+
+
+def _leave(state: Ledger, cell: int, sequence: int, reason: str, *, failed: bool = True) -> Ledger:
     """A cell stops counting in this step; with the core, everyone does."""
     if cell == CORE:
         for other in {slot.cell for slot in state.slots.values()} - {-1}:
-            state = _lose(state, other, sequence, reason, failed=other == CORE)
+            state = _lose(state, other, sequence, reason, failed=failed and other == CORE)
         return replace(state, joined={}, window_closed=False, reduction=None, reduced=False)
     joined = {key: value for key, value in state.joined.items() if key != cell}
     left = replace(state, joined=joined)
-    return left if state.reduced else _lose(left, cell, sequence, reason)
+    return left if state.reduced else _lose(left, cell, sequence, reason, failed=failed)
 
 
-def _lose(state: Ledger, cell: int, sequence: int, reason: str, *, failed: bool = True) -> Ledger:
+def _lose(state: Ledger, cell: int, sequence: int, reason: str, *, failed: bool) -> Ledger:
     """All that a cell holds is lost: a failure of what it worked on, if it was the cell's own doing."""
     taken = {
-        place: _without(slot, sequence, reason, failed=failed and slot.status == "claimed")
+        place: _without(slot, sequence, reason, failed=failed and slot.status == "claimed" and slot.claim > state.term)
         for place, slot in state.slots.items()
         if slot.cell == cell and (slot.status == "claimed" or (slot.status == "completed" and slot.kind == "train"))
     }
@@ -294,7 +318,7 @@ def _lose(state: Ledger, cell: int, sequence: int, reason: str, *, failed: bool 
 
 def _without(slot: Slot, sequence: int, reason: str, *, failed: bool = False) -> Slot:
     failures = slot.failures + failed
-    return replace(slot, status="lost", cell=-1, failures=failures, lost_at=sequence, reason=reason)
+    return replace(slot, status="lost", cell=-1, failures=failures, blamed=failed, lost_at=sequence, reason=reason)
 
 
 def _put(state: Ledger, micro_step: int, slot: Slot) -> Ledger:
@@ -340,6 +364,7 @@ _HANDLERS: Mapping[type[Any], Callable[[Ledger, int, Any], Ledger]] = {
     ReductionOpened: _opened,
     GradientReduced: _reduced,
     OptimizerStepped: _stepped,
+    OfficeTaken: _seated,
 }
 _OF_A_STEP = frozenset(kind for kind in get_args(get_args(Event)[0]) if "step" in kind.model_fields)
 FOLDS = frozenset(_HANDLERS)

@@ -12,6 +12,7 @@ from gyre.core.batch_state import Params, State, initial
 from gyre.core.decider import Decider, Story
 from gyre.rl.packing import Shape, pack
 from schemas.envelope import Event
+from schemas.runs import OfficeTaken
 from schemas.speakers import ENTITIES
 from schemas.training import (
     BatchOpened,
@@ -19,6 +20,7 @@ from schemas.training import (
     ContributionDiscarded,
     ExecutionMasked,
     GroupAssigned,
+    JoinWindowClosed,
     MaskDecided,
     MicroStepEnqueued,
     RatioMeasured,
@@ -295,7 +297,7 @@ def test_what_a_lost_cell_held_is_reissued_with_its_rows_sequence() -> None:
 
 def test_what_a_cell_discards_is_reissued() -> None:
     packer = working().train(0, 1, "b").train(1)
-    packer.when(ContributionDiscarded(step=1, cell=1, instance="b", reason="refused"))
+    packer.when(ContributionDiscarded(step=1, cell=1, instance="b", reason="refused", broken=True))
     assert [event.micro_step for event in packer.said() if event.type == "MicroStepReissued"] == [0]
 
 
@@ -305,7 +307,7 @@ def test_with_the_core_every_micro_step_is_reissued() -> None:
 
 
 def test_a_micro_step_that_keeps_losing_its_claimants_aborts_the_step() -> None:
-    packer = working()
+    packer = working().when(seated(0))
 
     def killed(instance: str) -> list[Event]:
         packer.when(registered(1, instance), joined(1, 1, instance), claimed(1, 0, 1, instance), lost(1, instance))
@@ -316,6 +318,51 @@ def test_a_micro_step_that_keeps_losing_its_claimants_aborts_the_step() -> None:
     assert isinstance(aborted, StepAborted)
     assert aborted.reason == "lost 2 claimants, the last because cell 1 was lost: no heartbeat"
     assert packer.when(registered(0, "a2")).said() == []
+
+
+def seated(number: int, rules: int = 2) -> OfficeTaken:
+    return OfficeTaken(service="packer", instance=f"packer-{number}", rules=rules)
+
+
+@pytest.mark.parametrize("cell", [0, 1])
+@pytest.mark.parametrize("early", [True, False])
+def test_a_run_may_be_stopped_in_the_middle_of_a_micro_step_however_often(cell: int, early: bool) -> None:
+    """Its cells come back before or after its packer, and neither says why they were gone."""
+    packer, former = Packer().when(seated(0), *training(), registered(1, "b"), joined(1, 1, "b")), "ab"[cell]
+    packer.when(*group(0, SHORT, SHORT), *group(1, SHORT, SHORT)).said()
+    for number in range(1, 6):
+        packer.when(claimed(1, 0, cell, former))
+        former = f"c{number}"
+        back: list[Event] = [registered(cell, former), moved(cell, former)]
+        packer.when(*back, seated(number)) if early else packer.when(seated(number), *back)
+        assert kinds(packer.said()) == ["MicroStepReissued"]
+        packer.when(joined(1, cell, former))
+    assert packer.story.state.ledger.slots[0].failures == 0
+
+
+def test_a_cell_that_goes_home_or_is_late_fails_nothing_and_one_that_broke_does() -> None:
+    packer = Packer().when(seated(0), *training(), registered(1, "b"), joined(1, 1, "b"))
+    packer.when(*group(0, SHORT, SHORT), *group(1, SHORT, SHORT)).said()
+
+    def discarded(broken: bool) -> Event:
+        return ContributionDiscarded(step=1, cell=1, instance="b", reason="so it is", broken=broken)
+
+    ways = (discarded(False), moved(1, "b", "rollout"), discarded(True), JoinWindowClosed(step=1, members=(0,)))
+    failures = []
+    for left in ways:
+        packer.when(joined(1, 1, "b"), claimed(1, 0, 1, "b"), left)
+        failures.append(packer.story.state.ledger.slots[0].failures)
+        assert kinds(packer.said()) == ["MicroStepReissued"]
+    assert failures == [0, 0, 1, 1]
+
+
+def test_a_log_of_the_first_rules_is_decided_as_it_was() -> None:
+    packer = Packer().when(seated(0, rules=1), *training()).when(*group(0, SHORT, SHORT), *group(1, SHORT, SHORT))
+    packer.said()
+    packer.when(claimed(1, 0, 0, "a"), seated(1, rules=1), registered(0, "a1"), moved(0, "a1"), joined(1, 0, "a1"))
+    assert kinds(packer.said()) == ["MicroStepReissued"]
+    packer.when(claimed(1, 0, 0, "a1"), seated(2, rules=1), registered(0, "a2"), moved(0, "a2"))
+    assert kinds(packer.said()) == ["StepAborted"]
 
 
 def test_deciding_twice_says_nothing_twice() -> None:

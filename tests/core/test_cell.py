@@ -152,7 +152,13 @@ def test_a_drain_waits_for_what_was_lost_elsewhere() -> None:
 
 def test_a_claim_in_hand_that_the_ledger_counts_no_more_is_discarded_with_the_rest() -> None:
     held = replace(CORE, step=1, in_hand={0: 8})
-    dropped = (*BATCH, joined(0), ENQUEUED, CLAIMED, ContributionDiscarded(step=1, cell=0, instance="i0", reason="nan"))
+    dropped = (
+        *BATCH,
+        joined(0),
+        ENQUEUED,
+        CLAIMED,
+        ContributionDiscarded(step=1, cell=0, instance="i0", reason="nan", broken=True),
+    )
     assert choose(told(*dropped), held) == "discard"
     assert choose(told(*BATCH), held) == "discard"
     assert owes(told(*BATCH, joined(0), ENQUEUED, CLAIMED), held)

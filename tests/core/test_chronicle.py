@@ -68,7 +68,7 @@ def test_a_group_goes_from_open_to_trained_and_keeps_its_rewards() -> None:
 
 
 def test_a_batch_counts_its_micro_steps_claims_and_losses() -> None:
-    dropped = ContributionDiscarded(step=1, cell=1, instance="i1", reason="lost")
+    dropped = ContributionDiscarded(step=1, cell=1, instance="i1", reason="lost", broken=True)
     again = MicroStepReissued(step=1, micro_step=1, enqueued=1, reissue=1, reason="lost")
     made = book(
         BatchOpened(step=1, version=0, groups=1),

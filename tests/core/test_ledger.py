@@ -154,7 +154,7 @@ def test_a_reissued_micro_step_is_claimed_and_counts_once(log: Log) -> None:
 
 def test_a_discard_gives_back_all_that_was_completed_and_the_cell_goes_on(log: Log) -> None:
     log.work(0, 1, "b")
-    log.say(ContributionDiscarded(step=1, cell=1, instance="b", reason="refused"))
+    log.say(ContributionDiscarded(step=1, cell=1, instance="b", reason="refused", broken=True))
     assert ledger.lost(log.state) == (0,)
     assert ledger.may_claim(log.state, 1, "b")
 

@@ -158,7 +158,7 @@ def test_a_failed_transition_leaves_the_role_that_was() -> None:
 
 
 def test_a_contribution_that_is_discarded_ends_its_use() -> None:
-    discarded = ContributionDiscarded(step=1, cell=0, instance="cell-0", reason="fenced")
+    discarded = ContributionDiscarded(step=1, cell=0, instance="cell-0", reason="fenced", broken=False)
     told: Told = [(0, registered(0, "cell-0")), (0, asked(0, "train")), (0, moved(0, "train")), (0, claimed(0))]
     assert fold([*told, (3, discarded), (9, run_started())]).lanes[0].used == 3
 

@@ -131,7 +131,11 @@ class Cell:
         if self.is_joined:
             self.gradient, self.held = {}, None
             step = self.view.step
-            self.log.say(ContributionDiscarded(step=step, cell=self.index, instance=self.instance, reason="refused"))
+            self.log.say(
+                ContributionDiscarded(
+                    step=step, cell=self.index, instance=self.instance, reason="refused", broken=False
+                )
+            )
 
     def _measurements(self, step: int, place: int) -> list[RatioMeasured]:
         for event in (event for commit in self.log.commits for event in commit):

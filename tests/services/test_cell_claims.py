@@ -1,4 +1,4 @@
-"""What a cell does with entries of the step queue that it cannot read."""
+"""What a cell does with entries of the step queue that it cannot read, or work on."""
 
 import logging
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bus import subjects
+from bus.log import Expect
 from bus.memory import MemoryBroker, MemoryBus
 from bus.streams import Limits
 from gyre.core.cell import Held, View
@@ -25,6 +26,10 @@ class Desk(SimpleNamespace):
     async def heard(self, sequence: int) -> None:
         """All of it."""
 
+    async def say(self, entity: tuple[str | int, ...], *events: Event, expect: Expect) -> int:
+        """To nobody."""
+        return 1
+
 
 @pytest.fixture
 def bus(tmp_path: Path) -> MemoryBus:
@@ -33,9 +38,11 @@ def bus(tmp_path: Path) -> MemoryBus:
     return MemoryBus(broker, "r", "packer", "one", tmp_path)
 
 
-def claims(bus: MemoryBus) -> Claims:
-    async def drop(step: int, why: str) -> None:
-        raise AssertionError((step, why))
+def claims(bus: MemoryBus, dropped: list[bool] | None = None) -> Claims:
+    async def drop(step: int, why: str, broken: bool) -> None:
+        if dropped is None:
+            raise AssertionError((step, why))
+        dropped.append(broken)
 
     view = View(steps=3, burst=1, ledger=Ledger(step=1, joined={0: "i0"}))
     held = Held(0, "i0", engine_version=-1, trainer_version=0)
@@ -64,3 +71,10 @@ async def test_work_of_another_step_is_over(bus: MemoryBus) -> None:
     await enqueue(bus, MicroStepEnqueued(step=9, micro_step=0, kind="train", rows=(), tokens=0))
     await claims(bus).claim()
     assert await bus.queue("step").pull(1, 0.2) == []
+
+
+async def test_a_micro_step_that_the_trainer_refuses_is_dropped_as_broken(bus: MemoryBus) -> None:
+    await enqueue(bus, MicroStepEnqueued(step=1, micro_step=0, kind="train", rows=(), tokens=0))
+    dropped: list[bool] = []
+    await claims(bus, dropped).claim()
+    assert dropped == [True]

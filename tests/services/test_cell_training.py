@@ -5,6 +5,7 @@ import hashlib
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,19 @@ from gyre.weights.files import FromFolder
 from schemas.envelope import Commit
 from schemas.refs import WeightsRef
 from schemas.roles import CellRegistered
-from schemas.training import OptimizerStepped, ReductionOpened, WeightsPublished
+from schemas.training import (
+    CellJoined,
+    ContributionDiscarded,
+    OptimizerStepped,
+    ReductionOpened,
+    WeightsPublished,
+)
 from services import cell_training
 from services.cell_desk import CellReplaced, Desk
 from services.cell_training import Training
 from services.place import Place
 from services.replica import Replica
+from tests.trainers import batch
 
 RUN = "trained"
 
@@ -160,3 +168,18 @@ def updated(folder: Path) -> OptimizerStepped:
         learning_rate=1e-6,
         seconds=0.0,
     )
+
+
+async def test_a_cell_that_is_called_home_says_that_nothing_broke(tmp_path: Path) -> None:
+    async with core(tmp_path, batch.trainer()) as (desk, training):
+        await desk.say(("core",), CellRegistered(cell=0, instance="core-a", url="", capacity=1, version=0))
+        await desk.say(("cell", 0), CellJoined(step=1, cell=0, instance="core-a", version=0))
+        await desk.heard()
+        desk.held = replace(desk.held, step=1, in_hand={0: 7})
+        await training.release()
+        said = await desk.bus.ev.last(desk.place.subject("cell", 0))
+    assert said is not None
+    assert said.commit is not None
+    (discarded,) = said.commit.events
+    assert isinstance(discarded, ContributionDiscarded)
+    assert not discarded.broken
