@@ -4,7 +4,7 @@ What clients vary without meaning it is gone: content as string or list of parts
 cache marks, key order, unknown keys, `developer` for `system`. Nothing is refused for an unknown field or role.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -46,7 +46,8 @@ class Message:
     """Of an assistant's turn: what it thought before it spoke. Clients keep, trim or drop it: a recorded turn is not
     matched on it."""
     record: str = field(default="", compare=False)
-    """Of an assistant's turn: the call that the client says it answers (an echoed signature), "" if it says none."""
+    """Of an assistant's turn: the call that the client says it answers (an echoed signature), or that it was found to
+    answer; "" if neither."""
 
     def wire(self) -> Json:
         """As the OpenAI protocol writes it; an assistant that only calls tools has null content."""
@@ -105,13 +106,18 @@ def canonical(value: object) -> str:
 
 
 def dump(messages: tuple[Message, ...]) -> str:
-    """Messages as the record keeps them."""
-    return canonical([message.wire() for message in messages])
+    """Messages as the record keeps them: the call that a turn answers is named, which no template is shown."""
+    return canonical([message.wire() | ({"record": message.record} if message.record else {}) for message in messages])
 
 
 def load(text: str) -> tuple[Message, ...]:
     """What `dump` wrote; an empty list is no error here."""
-    return tuple(message_of(item, f"messages[{index}]") for index, item in enumerate(orjson.loads(text)))
+    return tuple(_loaded(item, f"messages[{index}]") for index, item in enumerate(orjson.loads(text)))
+
+
+def _loaded(item: Json, where: str) -> Message:
+    message = message_of(item, where)
+    return replace(message, record=_string(item["record"])) if "record" in item else message
 
 
 def _text(content: object, between: str) -> str:
