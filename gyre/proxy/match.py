@@ -61,11 +61,11 @@ class Answer:
 class Point:
     """A history up to one message."""
 
-    __slots__ = ("answers", "asked", "below", "echo", "message", "place")
+    __slots__ = ("answers", "asked", "below", "echo", "message", "place", "said")
 
-    def __init__(self, message: Message | None) -> None:
-        """`message` is the last one, None at a root or behind an answer."""
-        self.message = message
+    def __init__(self, message: Message | None, said: Message | None = None) -> None:
+        """`message` is the last one, None at a root or behind an answer: there `said` is the recorded one."""
+        self.message, self.said = message, said
         self.place: Place | None = None
         self.below: tuple[Point, ...] = ()
         self.answers: tuple[Answer, ...] = ()
@@ -79,6 +79,13 @@ class Point:
             return tuple(answer.point for answer in _meant(answered, message.record, thread))
         known = next((point for point in self.below if same(point.message, message)), None)
         return () if known is None else (known,)
+
+    def recorded(self, message: Message) -> Message:
+        """The last message: of an answer the whole recorded turn, whatever the client kept of it, but with its ids."""
+        if self.said is None:
+            return message
+        ids = {_plain(call.id): call.id for call in message.calls}
+        return replace(self.said, calls=tuple(replace(call, id=ids[_plain(call.id)]) for call in self.said.calls))
 
     def _answered(self, message: Message) -> tuple[Answer, ...]:
         if not self.answers:
@@ -140,8 +147,12 @@ def _goes_on(walk: Sequence[Message], messages: Sequence[Message]) -> bool:
 
 def signature(message: Message) -> Signature:
     """What of an assistant turn survives every client: some rewrite ids to letters, digits, `_` and `-`."""
-    calls = {(_PLAIN.sub("_", call.id), call.name) for call in message.calls}
+    calls = {(_plain(call.id), call.name) for call in message.calls}
     return tuple(sorted(calls)), message.content.strip()
+
+
+def _plain(call_id: str) -> str:
+    return _PLAIN.sub("_", call_id)
 
 
 class Histories:
@@ -186,7 +197,7 @@ class Histories:
 
     def add(self, record: ModelCallRecorded, points: Sequence[Point], answer: Message) -> Point:
         """Take in a call whose own messages lead along `points` (the one it starts from first); the point behind it."""
-        behind = Point(None)
+        behind = Point(None, replace(answer, record=record.call))
         depth = record.prefix_messages + len(points) - 1
         self._walks = [walk for walk in self._walks if len(walk[2]) <= depth + 1 or walk[2][depth] is not points[-1]]
         self._taken.pop(record.call, None)

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gyre.core import tree as trees
+from gyre.proxy.cuts import roles_behind
 from gyre.proxy.errors import HistoryUnrenderable
 from gyre.proxy.exchange import Asked
 from gyre.proxy.match import Place, Point
+from gyre.proxy.normalise import Message
 from gyre.proxy.paths import Paths, spot_of
 from gyre.proxy.template import GENERATE, ROOT, Behind, Increment, NotAppendOnly, Template
 from schemas.base import Int32s, ints, pack_ints
@@ -24,6 +27,8 @@ class Placed:
     prefix_messages: int
     context: Int32s
     """The whole exact input, packed."""
+    messages: tuple[Message, ...]
+    """The new ones, as they were rendered: the answers among them as they were recorded."""
     ends: tuple[int, ...]
     """Tokens of the path up to the end of each new message; -1 where nothing may be cut."""
     fallback: str
@@ -48,33 +53,37 @@ def placed(
     Raises:
         HistoryUnrenderable: the template refuses the history.
     """
-    place, increment, fallback = _deepest(template, points, asked)
+    depth, increment, fallback = _deepest(template, points, asked)
+    place = points[depth].place
     if place is None:
-        increment = _root(template, asked)
+        increment = _root(template, points, asked)
     elif place.answered:
         increment = _closed(tree, template, place.call, increment)
     ids = pack_ints(increment.ids)
     tokens = place.tokens if place else 0
     spot = spot_of(tree, place.call, tokens) if place else (root, 0)
-    shared = paths.share(tree, spot, ids, lambda call: place is None or _passed(reached, points, place, call))
+    fits = partial(_passed, reached, place, points[depth])
+    shared = paths.share(tree, spot, ids, fits)
     parent = place.call if place else None
+    lasting = _lasting(template, points, depth, asked, increment.ends)
     return Placed(
         parent=parent if shared == spot else shared[0],
         prefix_tokens=shared[1],
         prefix_messages=place.messages if place else 0,
         context=(paths.cut(tree, place.call, tokens) if place else b"") + ids,
-        ends=tuple(end + tokens if end >= 0 else -1 for end in increment.ends),
+        messages=_recorded(points, asked, depth),
+        ends=tuple(end + tokens if end >= 0 else -1 for end in lasting),
         fallback=fallback,
     )
 
 
-def _passed(reached: Callable[[str, int], Point], points: Sequence[Point], place: Place, call: str) -> bool:
+def _passed(reached: Callable[[str, int], Point], place: Place | None, point: Point, call: str) -> bool:
     """Whether a call's history begins with the one up to the place: others come to equal tokens by other messages."""
-    return reached(call, place.messages) is points[place.messages]
+    return place is None or reached(call, place.messages) is point
 
 
-def _deepest(template: Template, points: Sequence[Point], asked: Asked) -> tuple[Place | None, Increment, str]:
-    """The deepest place, what is new behind it, and why none deeper was taken."""
+def _deepest(template: Template, points: Sequence[Point], asked: Asked) -> tuple[int, Increment, str]:
+    """How deep the deepest place lies (0: there is none), what is new behind it, and why none deeper was taken."""
     messages, tools = asked.messages, bool(asked.tools)
     following = frozenset(message.role for message in messages[len(points) - 1 :])
     why = ""
@@ -90,17 +99,42 @@ def _deepest(template: Template, points: Sequence[Point], asked: Asked) -> tuple
             why = why or refused
             continue
         try:
-            return point.place, template.increment(behind, messages[count:], asked.tools), why
+            return count, template.increment(behind, _recorded(points, asked, count), asked.tools), why
         except (NotAppendOnly, HistoryUnrenderable):
             why = why or REFUSED
-    return None, Increment([], []), why
+    return 0, Increment([], []), why
 
 
-def _root(template: Template, asked: Asked) -> Increment:
+def _root(template: Template, points: Sequence[Point], asked: Asked) -> Increment:
+    messages = _recorded(points, asked, 0)
     try:
-        return template.increment(ROOT, asked.messages, asked.tools)
+        return template.increment(ROOT, messages, asked.tools)
     except (NotAppendOnly, HistoryUnrenderable):
-        return template.whole(asked.messages, asked.tools)
+        return template.whole(messages, asked.tools)
+
+
+def _recorded(points: Sequence[Point], asked: Asked, depth: int) -> tuple[Message, ...]:
+    """The messages behind a place, the answers among them as they were recorded."""
+    known = zip(points[depth + 1 :], asked.messages[depth:], strict=False)
+    return (*(point.recorded(message) for point, message in known), *asked.messages[len(points) - 1 :])
+
+
+def _lasting(
+    template: Template, points: Sequence[Point], depth: int, asked: Asked, ends: Sequence[int]
+) -> Sequence[int]:
+    """The ends; none between a thought and what made the template drop it: histories without that show it still."""
+    live = (point.place is not None and point.place.answered and point.place.live for point in points[depth + 1 :])
+    first = next((at for at, each in enumerate(live) if each), None)
+    if first is None:
+        return ends
+    roles = [*(message.role for message in asked.messages[depth:]), GENERATE]
+    following, tools = roles_behind(asked.messages[depth:]), bool(asked.tools)
+    lost = {
+        at
+        for at in range(first, len(ends))
+        if template.refusal(Behind(roles[at], live=True), roles[at + 1], following[at + 1], tools=tools)
+    }
+    return [-1 if at in lost else end for at, end in enumerate(ends)]
 
 
 def _closed(tree: trees.Tree, template: Template, call: str, increment: Increment) -> Increment:

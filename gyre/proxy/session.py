@@ -23,7 +23,6 @@ from gyre.proxy.placing import Placed, placed
 from gyre.proxy.plan import Limits, Plan
 from gyre.proxy.roots import Roots, root_cursor
 from gyre.proxy.template import Template
-from gyre.proxy.thinking import thinks
 from schemas.base import ints, pack_floats, pack_ints
 from schemas.calls import DeliveryCorrected, ModelCallRecorded, SamplingRecord
 
@@ -74,7 +73,7 @@ class Session:
             prefix_tokens=where.prefix_tokens,
             prefix_messages=where.prefix_messages,
             context=context,
-            messages=asked.messages[where.prefix_messages :],
+            messages=where.messages,
             message_ends=where.ends,
             root=root,
             hints=hints,
@@ -181,7 +180,7 @@ class Session:
         above = self._fading[record.parent] if record.parent is not None else _NEVER
         if above < record.prefix_tokens:
             return above
-        if any(map(self._template.live, messages)) and thinks(self._template.model.decode(ints(node.input_ids))):
+        if any(map(self._template.live, messages)) and self._template.shows_thought(ints(node.input_ids)):
             return record.prefix_tokens
         text = self._text(ints(record.output_ids), record.finish == "stop", "")
         return node.context - 1 if self._template.fades(text, reply) else _NEVER

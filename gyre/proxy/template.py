@@ -17,6 +17,7 @@ from gyre.proxy.errors import HistoryUnrenderable
 from gyre.proxy.families import Family, family_of
 from gyre.proxy.normalise import Json, Message
 from gyre.proxy.rendering import MARK, Rendering
+from gyre.proxy.thinking import thinks
 
 __all__ = ["GENERATE", "ROOT", "Behind", "Increment", "NotAppendOnly", "Template"]
 
@@ -126,6 +127,10 @@ class Template:
     def live(self, message: Message) -> bool:
         """Whether an assistant's turn that the client sent shows a thought, or may hold one in its text."""
         return self.family.holds_thought(message)
+
+    def shows_thought(self, input_ids: Sequence[int]) -> bool:
+        """Whether a call's input shows a thought, an empty one too; not the one that its generation prompt begins."""
+        return thinks(self.model.decode(input_ids).removesuffix(self._rendering.prompt))
 
     def fades(self, text: str, answer: Message) -> bool:
         """Whether a sampled turn holds what the template may not show again: a thought, or words beside calls."""
