@@ -1,27 +1,25 @@
 """A run as somebody's attached consumer needs it: a user of its own, consumers made for it, a server that serves.
 
-The server of a run that ended, or ends meanwhile, is kept serving for as long as somebody reads; who leaves last stops
-it, unless somebody else had started it.
+The server of a run that ended, or ends meanwhile, is kept serving for as long as somebody reads (`services.serving`).
 """
 
 import asyncio
 import contextlib
 import fcntl
-import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bus import credentials, subjects, users
-from bus.errors import BusError, ServerFailed, Unavailable
+from bus.errors import BusError, Unavailable
 from bus.jetstream import Bus
 from bus.log import Stored
-from bus.server import NatsServer
 from gyre.errors import GyreError
 from schemas.runs import RunFinished
 from schemas.speakers import Stream
 from services.place import Note, new_instance
+from services.serving import is_supervised, locked, serving
 
 FOLDER = "attached"
 """Of the run folder: positions, and the places that are taken."""
@@ -42,8 +40,9 @@ class Host:
     note: Note
     folder: Path
     bus: Bus
-    server: NatsServer | None
     user: str
+    own: bool
+    """Whether the run has a server for itself."""
     filters: dict[Stream, str] = field(default_factory=dict)
     """Log -> the filter under which the consumer reads it, once it has asked."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -53,7 +52,7 @@ class Host:
 
     async def is_over(self) -> bool:
         """Whether nothing more can come, as far as can be said now."""
-        if self.server is not None:
+        if self.own:
             return not is_supervised(self.folder)
         last = await self.bus.ev.last(subjects.ev(self.note.run, "scheduler", "run"))
         return last is not None and _says_finished(last)
@@ -88,12 +87,9 @@ class Host:
 async def hosted(folder: Path) -> AsyncIterator[Host]:
     """A place at the run in this folder, served until the end. Raises `AttachError`, `BusError`."""
     note = Note.read(folder)
-    server = note.server(folder)
     with place_for(folder) as user:
-        try:
-            if server is not None:
-                await _start(folder, server)
-            host = Host(note, folder, await _connected(folder, note, server), server, user)
+        async with serving(folder, note) as url:
+            host = Host(note, folder, await _connected(folder, note, url), user, note.server(folder) is not None)
             watching = asyncio.create_task(_watch(host))
             try:
                 yield host
@@ -102,9 +98,6 @@ async def hosted(folder: Path) -> AsyncIterator[Host]:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
                 await host.bus.close()
-        finally:
-            if server is not None:
-                await asyncio.to_thread(_leave, folder, note, user)
 
 
 @contextmanager
@@ -113,29 +106,21 @@ def place_for(folder: Path) -> Iterator[str]:
     (folder / FOLDER).mkdir(exist_ok=True)
     for user in users.ATTACHED:
         with (folder / FOLDER / f"{user}.lock").open("w") as file:
-            if _locked(file.fileno(), fcntl.LOCK_EX):
+            if locked(file.fileno(), fcntl.LOCK_EX):
                 yield user
                 return
     raise AttachError(f"run {folder.name}: {len(users.ATTACHED)} consumers are attached, which is all there may be")
 
 
-def is_supervised(folder: Path) -> bool:
-    """Whether a `gyre` keeps this run's processes alive now, on this machine."""
-    return _is_held(folder / "control.lock")
-
-
 async def _watch(host: Host) -> None:
-    """Tell when nothing more can come; keep the run's own server serving once nobody else does."""
-    if host.server is None:
+    """Tell when nothing more can come."""
+    if host.own:
+        # once whoever supervised has gone, it is served again
+        while is_supervised(host.folder) or not host.bus.connected:  # noqa: ASYNC110 - both are plain facts
+            await asyncio.sleep(_LOOK_SECONDS)
+    else:
         await _finished(host.bus)
-        host.at_rest.set()
-        return
-    while True:
-        if not is_supervised(host.folder):  # also where another one who is attached has the server back already
-            if not host.bus.connected:
-                await _start(host.folder, host.server)
-            host.at_rest.set()
-        await asyncio.sleep(_LOOK_SECONDS)
+    host.at_rest.set()
 
 
 async def _finished(bus: Bus) -> None:
@@ -151,49 +136,16 @@ def _says_finished(stored: Stored) -> bool:
     return stored.commit is not None and any(isinstance(event, RunFinished) for event in stored.commit.events)
 
 
-async def _start(folder: Path, server: NatsServer) -> None:
-    """See that it serves; one that was just started may be stopped by another one who is attached and leaves."""
+async def _connected(folder: Path, note: Note, url: str) -> Bus:
+    """Connect; a server that was adopted may have been about to stop, and is started again then."""
     for left in reversed(range(_TRIES)):
-        try:
-            await asyncio.to_thread(server.start)
-            break
-        except ServerFailed:
-            if not left:
-                raise
-            await asyncio.sleep(_LOOK_SECONDS)
-    if not server.adopted:
-        _mark(folder).write_text(str(server.pid))
-
-
-async def _connected(folder: Path, note: Note, server: NatsServer | None) -> Bus:
-    """Connect; a server that was adopted may have been about to stop."""
-    for left in reversed(range(_TRIES)):
-        url, instance = server.url if server else note.url, new_instance(users.READER)
+        instance = new_instance(users.READER)
         try:
             return await Bus.connect(url, note.run, users.READER, instance, folder, patience_seconds=_CONNECT_SECONDS)
         except Unavailable:
             if not left:
                 raise
-            if server is not None and not is_supervised(folder):
-                await _start(folder, server)
     raise AssertionError("the last try raises")
-
-
-def _leave(folder: Path, note: Note, user: str) -> None:
-    """Stop a server that was started for those who are attached, if nobody is left who needs it."""
-    others = (each for each in users.ATTACHED if each != user)
-    if is_supervised(folder) or any(_is_held(folder / FOLDER / f"{other}.lock") for other in others):
-        return
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        serving = json.loads((folder / "nats/server.json").read_text())["pid"]
-        if _mark(folder).read_text() == str(serving) and (server := note.server(folder)):
-            server.stop()
-            _mark(folder).unlink()
-
-
-def _mark(folder: Path) -> Path:
-    """Holds the pid of the server that was started for those who are attached."""
-    return folder / FOLDER / "server"
 
 
 async def _dropped(bus: Bus, user: str) -> None:
@@ -202,19 +154,3 @@ async def _dropped(bus: Bus, user: str) -> None:
         async with asyncio.timeout(_LOOK_SECONDS):
             for stream in _STREAMS:
                 await bus.revoke(stream, user)
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        with path.open() as file:
-            return not _locked(file.fileno(), fcntl.LOCK_SH)
-    except OSError:
-        return False
-
-
-def _locked(descriptor: int, how: int) -> bool:
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -15,6 +15,7 @@ from schemas.envelope import COMMIT
 from services.cli_errors import Errors
 from services.destinations import check_file
 from services.place import Note, run_folder
+from services.serving import serving
 from services.source import open_source
 from services.terminal import one_line
 
@@ -100,9 +101,7 @@ def export_command(
         folder = run_folder(run, runs)
         check_file(path, anew=True)
         note = Note.read(folder)
-        async with open_source(run, runs):
-            server = note.server(folder)
-            url = server.start().url if server else note.url
+        async with serving(folder, note) as url:
             found = await export_run(url, note.run, folder, path)
         if columns and not available(embedded=True):
             await make_columns(path, folder)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import fcntl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from gyre.core.batch_state import Params
 from gyre.core.diagnosis.doctor import Doctor
 from gyre.core.diagnosis.finding import Finding, Outlook, Room
 from gyre.core.diagnosis.limits import HALF, Limits
-from services.place import Note, new_instance
+from services.serving import connected, is_supervised
 from services.source import Source, messages
 
 Heartbeats = tuple[float, frozenset[str]]
@@ -90,17 +89,7 @@ def is_live(folder: Path | None) -> bool:
     """Whether somebody keeps the run in this folder going: its supervisor, or a server that is not the run's own."""
     if folder is None:
         return False
-    if not (folder / "nats").is_dir():
-        return True
-    lock = folder / "control.lock"
-    if not lock.is_file():
-        return False
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+    return is_supervised(folder) or not (folder / "nats").is_dir()
 
 
 async def _hear(doctor: Doctor, stream: str, log: ReadLog, told: Callable[[int], None]) -> int:
@@ -127,25 +116,24 @@ async def _ear(source: Source, config: Config) -> AsyncIterator[Callable[[frozen
     if source.folder is None or not is_live(source.folder):
         yield _deaf
         return
-    bus = await _connect(source.folder)
-    began, heard, news = time.monotonic(), set[str](), asyncio.Event()
-    listening = asyncio.create_task(_listen(bus, heard, news))
+    async with connected("reader", source.folder) as bus:
+        began, heard, news = time.monotonic(), set[str](), asyncio.Event()
+        listening = asyncio.create_task(_listen(bus, heard, news))
 
-    async def listen(instances: frozenset[str]) -> Heartbeats:
-        left = began + HALF * config.cells.lost_after_seconds - time.monotonic()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, left)):
-                while instances - heard:
-                    news.clear()
-                    await news.wait()
-        return (time.monotonic() - began, frozenset(heard)) if heard else _NOBODY
+        async def listen(instances: frozenset[str]) -> Heartbeats:
+            left = began + HALF * config.cells.lost_after_seconds - time.monotonic()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, left)):
+                    while instances - heard:
+                        news.clear()
+                        await news.wait()
+            return (time.monotonic() - began, frozenset(heard)) if heard else _NOBODY
 
-    try:
-        yield listen
-    finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
-        await bus.close()
+        try:
+            yield listen
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
 
 
 async def _deaf(_: frozenset[str]) -> Heartbeats:
@@ -162,21 +150,11 @@ async def _rooms(source: Source) -> tuple[Room, ...]:
     """Of the run's streams, where whoever asks may know."""
     if source.folder is None:
         return ()
-    bus = await _connect(source.folder)
     try:
-        return tuple(Room(room.stream, room.used, room.limit) for room in await bus.room())
+        async with connected("reader", source.folder) as bus:
+            return tuple(Room(room.stream, room.used, room.limit) for room in await bus.room())
     except BusError:
         return ()
-    finally:
-        await bus.close()
-
-
-async def _connect(folder: Path) -> Bus:
-    """A connection of one's own: the source's only reads."""
-    note = Note.read(folder)
-    server = note.server(folder)
-    url = (await asyncio.to_thread(server.start)).url if server else note.url
-    return await Bus.connect(url, note.run, "reader", new_instance("reader"), folder)
 
 
 async def diagnose_with_progress(source: Source, only: Sequence[str] = ()) -> Report:

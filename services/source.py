@@ -7,12 +7,11 @@ from pathlib import Path
 
 from bus.archive_log import open_archive
 from bus.blobs import Blobs
-from bus.jetstream import Bus
 from bus.log import ReadLog, Stored
 from gyre.errors import GyreError
 from schemas.runs import RunStarted
-from services.place import Note, new_instance, started, way_to
-from services.serving import serving
+from services.place import started, way_to
+from services.serving import connected
 
 
 class SourceNotFound(GyreError):
@@ -46,13 +45,8 @@ async def open_source(target: str, runs: Path) -> AsyncIterator[Source]:
     folder = (runs / target).absolute()
     if not (folder / "run.json").is_file():
         raise SourceNotFound(f"{target}: neither an archive nor a run in {runs}; {way_to(target, runs)}")
-    note = Note.read(folder)
-    async with serving(folder, note) as url:
-        bus = await Bus.connect(url, note.run, "reader", new_instance("reader"), folder)
-        try:
-            yield Source(note.run, bus.ev, bus.calls, bus.blobs, folder)
-        finally:
-            await bus.close()
+    async with connected("reader", folder) as bus:
+        yield Source(bus.run, bus.ev, bus.calls, bus.blobs, folder)
 
 
 async def messages(

@@ -17,6 +17,7 @@ from gyre.config import Config
 from gyre.sandboxes.orphans import kill_leftovers
 from services.births import Born, NotBorn, Nursery, modules_of
 from services.exits import EXIT_FULL, EXIT_HOPELESS, EXIT_REPLACED, code_of, is_full
+from services.presence import alive
 
 log = logging.getLogger("gyre")
 STOP_SECONDS = 10.0
@@ -223,7 +224,7 @@ class Supervisor:
             self.give_up(f"its disk has {free >> 20} MiB free, {LEAST_FREE_BYTES >> 20} are needed", full=True)
 
     async def _keep_server(self, server: NatsServer) -> None:
-        if not _alive(server.pid):
+        if not alive(server.pid):
             log.warning("nats-server ended; starting it again")
             try:
                 await asyncio.to_thread(server.start)
@@ -276,12 +277,3 @@ def _signal(child: Child, number: signal.Signals) -> None:
     if child.process is not None and child.process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             child.process.send_signal(number)
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
