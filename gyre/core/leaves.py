@@ -1,8 +1,8 @@
 """The leaves of a tree and their roles: main > main-summary > sub-agent > sub-agent-summary (design §7, Roles).
 
 A leaf is a node whose whole path no other node goes on from: what it sampled last stands on no other path. Where all
-that went on from a node is abandoned, the node ends a path of its own: what a client received is not lost with what it
-did not.
+that went on from a node is abandoned or stands beside the work (auxiliary), the node ends a path of its own: what a
+client received is not lost with what it did not, nor an answer with the title that it was given.
 """
 
 from collections.abc import Collection, Sequence
@@ -30,7 +30,8 @@ def summaries(tree: Tree) -> tuple[LeafSummary, ...]:
     """What `TreeBuilt` says of each leaf, by index; the last main leaf is `final_main`."""
     roles: dict[str, Role] = {}
     abandoned: set[str] = set()
-    while found := [call for call in _ends(tree, abandoned) if call not in roles]:
+    beside = {call for call, node in tree.nodes.items() if node.kind == "auxiliary"}
+    while found := [call for call in _either(tree, abandoned, beside) if call not in roles]:
         resampled = _resampled(tree, found)
         roles |= {call: _role(tree.nodes[call], call in resampled) for call in found}
         abandoned |= {call for call in found if roles[call] == "abandoned"}
@@ -46,6 +47,12 @@ def summaries(tree: Tree) -> tuple[LeafSummary, ...]:
         )
         for call in ends
     )
+
+
+def _either(tree: Tree, abandoned: set[str], beside: set[str]) -> tuple[str, ...]:
+    """Calls that end a path, with the calls that stand beside the work or without them."""
+    ends = _ends(tree, abandoned)
+    return tuple(dict.fromkeys((*ends, *_ends(tree, abandoned | beside)))) if beside else ends
 
 
 def _ends(tree: Tree, without: set[str]) -> tuple[str, ...]:

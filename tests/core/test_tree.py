@@ -112,6 +112,22 @@ def test_what_a_client_received_is_not_abandoned_with_what_it_did_not() -> None:
     ]
 
 
+def test_an_answer_that_only_calls_beside_the_work_go_on_from_is_a_leaf() -> None:
+    title = record(1, 0, 4, [5], [6], kind="auxiliary")
+    probe = record(2, 1, 6, [7], [8], kind="auxiliary")
+    lost = record(3, 2, 8, [9], [1], delivered=False)
+    for more in ([title], [title, probe], [title, probe, lost]):
+        tree = fold("x", [RECORDS[0], *more])
+        found = {leaf.leaf: leaf for leaf in summaries(tree)}
+        assert found["c0"].role == "main"
+        assert found["c0"].final_main
+        assert [call for call, leaf in found.items() if leaf.role == "auxiliary"] == [f"c{min(len(more), 2)}"]
+        assert [each.leaf for each in draw(tree.nodes, summaries(tree), j_max=5, seed=1)] == ["c0"]
+    on = record(4, 1, 6, [7], [8])
+    tree = fold("x", [RECORDS[0], title, on])
+    assert [(leaf.leaf, leaf.role) for leaf in summaries(tree)] == [("c4", "main")]
+
+
 def test_a_record_twice_and_a_record_of_another_execution_change_nothing() -> None:
     assert fold("x", [*RECORDS, *RECORDS, record(9, None, 0, [1], [2], execution="y")]) == TREE
 
