@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from bus.errors import BusError, ServerFailed
+from bus.errors import BusError
 from bus.jetstream import Bus
 from bus.server import NatsServer
 from gyre.errors import GyreError
@@ -35,7 +35,7 @@ async def serving(folder: Path, note: Note) -> AsyncIterator[str]:
         return
     with (folder / READERS).open("a") as readers:
         try:
-            await _whole(lambda: _come(folder, server, readers.fileno()))
+            await _whole(server, lambda: _come(folder, server, readers.fileno()))
             keeping = asyncio.create_task(_keep(folder, server))
             try:
                 yield server.url
@@ -43,7 +43,7 @@ async def serving(folder: Path, note: Note) -> AsyncIterator[str]:
                 keeping.cancel()
                 await asyncio.wait({keeping})
         finally:
-            await _whole(lambda: _leave(folder, note, readers.fileno()))
+            await _whole(server, lambda: _leave(folder, note, readers.fileno()))
 
 
 @asynccontextmanager
@@ -78,10 +78,7 @@ def locked(descriptor: int, how: int) -> bool:
 
 def _come(folder: Path, server: NatsServer, readers: int) -> None:
     fcntl.flock(readers, fcntl.LOCK_SH)  # whoever is just stopping it is waited for
-    try:
-        _start(folder, server)
-    except ServerFailed:  # one that was found may have been about to end
-        _start(folder, server)
+    _start(folder, server)
 
 
 def _start(folder: Path, server: NatsServer) -> None:
@@ -99,7 +96,7 @@ async def _keep(folder: Path, server: NatsServer) -> None:
             continue
         try:
             Note.read(folder)  # what was removed is not made anew
-            await _whole(lambda: _start(folder, server))
+            await _whole(server, lambda: _start(folder, server))
             told = False
         except (GyreError, BusError, OSError) as error:
             if not told:
@@ -117,10 +114,13 @@ def _leave(folder: Path, note: Note, readers: int) -> None:
             server.stop()
 
 
-async def _whole(work: Callable[[], None]) -> None:
+async def _whole(server: NatsServer, work: Callable[[], None]) -> None:
     """Do it in a thread, to its end: one who is told to end meanwhile would leave a server behind."""
     doing = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        server.give_up()
+        raise
     finally:
         await asyncio.wait({doing})

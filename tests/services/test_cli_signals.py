@@ -1,7 +1,6 @@
 """Whoever ends a command that looks, however that is done, leaves no server behind."""
 
 import asyncio
-import fcntl
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ from services.cli_signals import ended_as_by_ctrl_c
 from services.importing import bring
 from services.place import Note
 from services.serving import serving
+from tests.slow_server import SlowServer
 
 SMALL = Path(__file__).parents[1] / "data/runs/small.jsonl.zst"
 
@@ -76,21 +76,20 @@ async def test_a_command_in_a_thread_leaves_signals_to_others(tmp_path: Path) ->
     assert result.stderr == f"nobody: neither an archive nor a run in {tmp_path}; `gyre runs` lists them\n"
 
 
-async def test_a_server_that_was_being_started_meanwhile_is_stopped_too(tmp_path: Path) -> None:
-    store = tmp_path / "nats"
-    store.mkdir()
+async def test_a_server_that_was_being_started_meanwhile_is_stopped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nats").mkdir()
+    slow = SlowServer(tmp_path, monkeypatch)
 
     async def look() -> None:
         async with serving(tmp_path, Note("r", "", "laptop")):
             raise AssertionError("it was told to end before")
 
-    with (store / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # its start waits for this
-        looking = asyncio.ensure_future(look())
-        await asyncio.sleep(0)
-        looking.cancel()
-        await asyncio.sleep(0)
+    looking = asyncio.ensure_future(look())
+    await asyncio.to_thread(slow.until_waited_for)
+    assert serves(tmp_path)
+    looking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await looking
-    assert (store / "server.json").exists()
     assert not serves(tmp_path)
