@@ -111,12 +111,16 @@ async def catch_up(warehouse: Warehouse, source: Source) -> list[Filled]:
 
 
 async def position(warehouse: Warehouse, run: str, stream: Stream, log: ReadLog) -> int:
-    """Where the warehouse ends in a stream, having made sure that its rows are of this log. Raises `OtherLog`."""
+    """Where the warehouse ends in a stream, having made sure that its rows are of this log. Raises `OtherLog`.
+
+    A message that nobody can read (now, or when its row was written) says nothing of that: rows have the id of one
+    whose envelope is whole, and none of one whose blob was away.
+    """
     found = await asyncio.to_thread(warehouse.position, run, stream)
     if found:
         kept = await asyncio.to_thread(warehouse.commit_at, run, stream, found)
         stored = await log.get(found)
-        if stored is None or (stored.commit.commit if stored.commit else "") != kept:
+        if stored is None or (kept and stored.commit and stored.commit.commit != kept):
             raise OtherLog(
                 f"warehouse {warehouse.name}: {stream} sequence {found} of run {run} is of another log; "
                 "remove the warehouse, or name another one with --warehouse"

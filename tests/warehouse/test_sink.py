@@ -14,14 +14,20 @@ from typing import Any
 import pytest
 
 from bus import subjects
+from bus.blobs import Blobs
+from bus.codec import decode, stub
+from bus.log import Raw, Stored
 from bus.memory import MemoryBroker, MemoryBus
 from gyre.config import Config
 from gyre.warehouse.clickhouse import Warehouse
+from schemas.envelope import COMMIT
+from schemas.runs import TimerFired
 from services import analytics, analytics_batches
 from services.analytics import OtherLog, catch_up
 from services.analytics_batches import ROWS, Inbox
 from services.place import Place
-from tests.warehouse.sink_log import RUN, source
+from services.source import Source
+from tests.warehouse.sink_log import BLOBS, RUN, ToldLog, source
 from tests.warehouse.stand_in import free_port, stand_in
 from tests.warehouse.told import call, committed, healthy
 
@@ -100,6 +106,52 @@ async def test_a_warehouse_of_another_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OtherLog, match="EV sequence 30 of run many is of another log; remove the warehouse"):
         await catch_up(warehouse, source(20))
     warehouse.close()
+
+
+class Ended(ToldLog):
+    """Ends with this."""
+
+    def __init__(self, commits: int, last: bytes, blobs: Blobs = BLOBS) -> None:
+        super().__init__("EV", commits)
+        self._last, self._blobs = last, blobs
+
+    def raw(self, sequence: int) -> Raw:
+        return (sequence, f"ev.{RUN}.control.x", self._last) if sequence == self.commits else super().raw(sequence)
+
+    def stored(self, sequence: int) -> Stored:
+        return decode(*self.raw(sequence), self._blobs)
+
+
+async def test_a_last_message_that_nobody_can_read_belongs_to_this_log(tmp_path: Path) -> None:
+    """Its row has its id all the same: what an event holds is not looked at where rows are made."""
+    body = json.loads(COMMIT.dump_json(committed(RUN, 1.0, TimerFired(timer="a"))))
+    body["events"][0]["timer"] = 5
+    log, calls = Ended(20, json.dumps(body).encode()), ToldLog("CALL", 0)
+    stored = await log.get(20)
+    assert stored is not None
+    assert stored.commit is None
+    warehouse = Warehouse(str(tmp_path))
+    for written in (20, 0):
+        ev, _ = await catch_up(warehouse, Source(RUN, log, calls, BLOBS, None))
+        assert (ev.head, ev.rows > 0) == (20, written > 0)
+    assert warehouse.commit_at(RUN, "EV", 20) == body["commit"]
+    warehouse.close()
+
+
+async def test_a_last_message_whose_body_was_away_for_a_while_belongs_to_this_log(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path / "blobs", durable=False)
+    commit = committed(RUN, 1.0, TimerFired(timer="a"))
+    data = stub(commit.commit, COMMIT.dump_json(commit), blobs)
+    (blob,) = (path for path in (tmp_path / "blobs").rglob("*") if path.is_file())
+    log, calls = Ended(20, data, blobs), ToldLog("CALL", 0)
+    body = blob.read_bytes()
+    for turns in ((True, False), (False, True)):
+        warehouse = Warehouse(str(tmp_path / f"warehouse-{turns[0]}"))
+        for there in turns:
+            blob.write_bytes(body) if there else blob.unlink(missing_ok=True)
+            ev, _ = await catch_up(warehouse, Source(RUN, log, calls, blobs, None))
+            assert ev.head == 20
+        warehouse.close()
 
 
 async def test_a_batch_in_memory_holds_reading_back() -> None:
