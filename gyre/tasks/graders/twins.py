@@ -123,7 +123,7 @@ class Twin:
         first = function.body[0]
         lines = [first.lineno, *(each.lineno for each in getattr(first, "decorator_list", []))]
         start = self._starts[min(lines) - 1] + first.col_offset
-        if hasattr(first, "body"):
+        if hasattr(first, "body") or hasattr(first, "cases"):
             return start, start, "raise AssertionError\n" + self._before(first)
         return start, start, "raise AssertionError; "
 
