@@ -109,6 +109,7 @@ class NatsServer:
             ServerFailed: the folder cannot be written, the port is in use, the store is already served in another way,
                 the server stopped, or the start was given up; one line. No server that this started is left then.
         """
+        self._pause(0.0)
         self._make_folder()
         with self._lock(), (self.folder / _CLAIM).open("a") as claim:
             while note := self._served(claim.fileno()):
@@ -120,7 +121,7 @@ class NatsServer:
         return self
 
     def give_up(self) -> None:
-        """Let a `start` that waits in another thread raise soon, and every later one at once where it has to wait."""
+        """Let a `start` that waits in another thread raise soon, and every later one at once."""
         self._given_up.set()
 
     def trouble(self) -> str:
@@ -173,8 +174,8 @@ class NatsServer:
                 quiet = math.inf
             self._pause()
 
-    def _pause(self) -> None:
-        if self._given_up.wait(_LOOK_SECONDS):
+    def _pause(self, seconds: float = _LOOK_SECONDS) -> None:
+        if self._given_up.wait(seconds):
             raise ServerFailed(f"store {self.folder}: the start of its server was given up")
 
     def _served(self, claim: int) -> Note | None:

@@ -13,6 +13,7 @@ from bus.credentials import server_of
 from gyre.errors import GyreError
 from services.place import NOTE, Note
 from services.setup import opening
+from services.starting import start
 from services.train import sole
 
 _OURS = {"nats", "users", "blobs", "control.lock", f"{NOTE}.part"}
@@ -53,7 +54,7 @@ def _cut_short(folder: Path) -> bool:
 
 
 async def _fill(path: Path, folder: Path, name: str) -> None:
-    server = await asyncio.to_thread(server_of(folder, name, "always").start)
+    server = await start(server_of(folder, name, "always"))
     try:
         await import_run(server.url, path, folder)
         Note(name, server.url, "always").write(folder)

@@ -32,6 +32,7 @@ from schemas.runs import RunStarted
 from services.exits import is_full
 from services.place import NOTE, Durability, Note, Place, new_instance
 from services.preflight import preflight
+from services.starting import start
 from services.tasks_images import refuse_missing
 
 HELDOUT_SEED = 7
@@ -162,7 +163,7 @@ async def _opened(config: Config, run: str, folder: Path) -> Opened:
     writing = asyncio.create_task(asyncio.to_thread(initial_weights, folder, config.model.path))
     server = None
     try:
-        server = None if config.bus.url else await asyncio.to_thread(start_server, folder, run, config.bus.durability)
+        server = None if config.bus.url else await start_server(folder, run, config.bus.durability)
         url = server.url if server else config.bus.url
         started = RunStarted(
             config=config.table(),
@@ -193,7 +194,7 @@ async def reopen_run(folder: Path, max_bytes: int | None = None) -> Opened:
     """
     note = Note.read(folder)
     embedded = (folder / "nats").is_dir()
-    server = await asyncio.to_thread(start_server, folder, note.run, note.durability) if embedded else None
+    server = await start_server(folder, note.run, note.durability) if embedded else None
     try:
         url = server.url if server else note.url
         Note(note.run, url, note.durability).write(folder)
@@ -215,9 +216,9 @@ def asked_bytes(overrides: Sequence[str]) -> int | None:
     return Config.load(None, overrides).bus.max_bytes
 
 
-def start_server(folder: Path, run: str, durability: Durability) -> NatsServer:
+async def start_server(folder: Path, run: str, durability: Durability) -> NatsServer:
     """The run's own server, with a user for each service."""
-    return credentials.server_of(folder, run, durability).start()
+    return await start(credentials.server_of(folder, run, durability))
 
 
 def apart(config: Config, folder: Path) -> Config:

@@ -18,6 +18,7 @@ from gyre.sandboxes.orphans import kill_leftovers
 from services.births import Born, NotBorn, Nursery, modules_of
 from services.exits import EXIT_FULL, EXIT_HOPELESS, EXIT_REPLACED, code_of, is_full
 from services.presence import alive
+from services.starting import start
 
 log = logging.getLogger("gyre")
 STOP_SECONDS = 10.0
@@ -227,7 +228,7 @@ class Supervisor:
         if not alive(server.pid):
             log.warning("nats-server ended; starting it again")
             try:
-                await asyncio.to_thread(server.start)
+                await start(server)
             except (BusError, OSError) as error:
                 if is_full(error):
                     self.give_up(str(error), full=True)

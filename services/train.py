@@ -80,7 +80,15 @@ def sole(folder: Path) -> Iterator[None]:
 
 
 async def follow(opened: Opened) -> dict[str, Any]:
-    """Supervise until the run is finished, stopped or cannot go on."""
+    """Supervise until the run is finished, stopped or cannot go on; its server ends with that."""
+    try:
+        return await _followed(opened)
+    finally:
+        if opened.server:
+            await asyncio.to_thread(opened.server.stop)
+
+
+async def _followed(opened: Opened) -> dict[str, Any]:
     bus = await Bus.connect(opened.url, opened.run, "control", new_instance("control"), opened.folder)
     watch = Watch(Progress())
     try:
@@ -106,8 +114,6 @@ async def follow(opened: Opened) -> dict[str, Any]:
         return summary(opened.run, begin, watch.progress, archive)
     finally:
         await bus.close()
-        if opened.server:
-            await asyncio.to_thread(opened.server.stop)
 
 
 async def _add_columns(archive: Path, folder: Path) -> None:

@@ -1,0 +1,81 @@
+"""Whoever is told to end while a run's server starts leaves neither a process nor a folder that it made."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from bus import server as server_module
+from bus.errors import Denied
+from bus.server import NatsServer
+from gyre.config import Config
+from services.importing import bring
+from services.setup import open_run, reopen_run
+from services.supervisor import Supervisor
+from services.train import follow
+from tests.services.recorded import SMALL
+from tests.slow_server import SlowServer
+
+
+def config(folder: Path) -> Config:
+    given = ["run.name=tried", f"run.folder={folder}", "model.path=modelled"]
+    return Config.load(None, [*given, "tasks.train=words:2:train", "tasks.heldout=words:2:heldout"])
+
+
+def serves(folder: Path, pid: int) -> bool:
+    return server_module._runs(pid, folder / "nats/nats.conf")
+
+
+async def ended(opening: Coroutine[Any, Any, object], folder: Path, slow: SlowServer) -> None:
+    """Tell this to end once the server that it started reads its store, which it never ends to do."""
+    task = asyncio.ensure_future(opening)
+    await asyncio.to_thread(slow.until_waited_for)
+    pid = orjson.loads((folder / "nats/server.json").read_bytes())["pid"]
+    assert serves(folder, pid)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    left = serves(folder, pid)
+    if left:
+        os.kill(pid, signal.SIGKILL)  # a thread waits for it
+    assert not left
+
+
+async def test_a_run_that_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await ended(open_run(config(tmp_path)), tmp_path / "tried", SlowServer(tmp_path, monkeypatch))
+    assert not (tmp_path / "tried").exists()
+
+
+async def test_a_run_that_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = await open_run(config(tmp_path))
+    assert opened.server is not None
+    await asyncio.to_thread(opened.server.stop)
+    await ended(reopen_run(opened.folder), opened.folder, SlowServer(tmp_path, monkeypatch))
+    assert (opened.folder / "run.json").exists()
+
+
+async def test_an_archive_that_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await ended(bring(SMALL, tmp_path), tmp_path / "small", SlowServer(tmp_path, monkeypatch))
+    assert not (tmp_path / "small").exists()
+
+
+async def test_a_run_whose_server_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = NatsServer(tmp_path / "nats").start()
+    server.kill()
+    keeping = Supervisor(tmp_path, Config(), server)._keep_server(server)
+    await ended(keeping, tmp_path, SlowServer(tmp_path, monkeypatch))
+
+
+async def test_a_run_whose_supervisor_cannot_connect_ends_with_its_server(tmp_path: Path) -> None:
+    opened = await open_run(config(tmp_path))
+    assert opened.server is not None
+    kept = opened.folder / "users/control.json"
+    kept.write_bytes(orjson.dumps({**orjson.loads(kept.read_bytes()), "password": "of another"}))
+    with pytest.raises(Denied):
+        await follow(opened)
+    assert not serves(opened.folder, opened.server.pid)
