@@ -25,6 +25,8 @@ from gyre.errors import ConfigError
 from gyre.rl.algorithms.clip import CLIPS, Name
 
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+_FLOAT32_LEAST = 2.0**-126
+"""The smallest normal number of float32, in which the optimizer computes."""
 TaskSource = Annotated[str, Field(min_length=1)]
 _BEFORE: dict[str, dict[str, Any]] = {
     "packing": {"share_prefixes": False},
@@ -147,8 +149,9 @@ class ObjectiveSection(Section):
     The default is the algorithm's."""
     ratio_high: Positive = CLIPS["gyre"].high
     """Above it, what has A > 0 is clipped; dimensionless. The default is the algorithm's."""
-    weight_cap: Positive = 5.0
-    """Most that one token's importance weight counts under gyre and decoupled, and ppo's dual clip; dimensionless."""
+    weight_cap: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 5.0
+    """Most that one token's importance weight counts under gyre and decoupled, and ppo's dual clip; dimensionless,
+    1 or more."""
     loss_cap: Positive = 100.0
     """Most that one token adds to the loss under gyre, nats."""
     shuffle_advantages: bool = False
@@ -182,11 +185,18 @@ class OptimizerSection(Section):
     betas: tuple[Share, Share] = (0.9, 0.95)
     """Decay of the first and second moment, per update, in [0, 1)."""
     eps: Positive = 1e-15
-    """Added to the root of the second moment."""
+    """Added to the root of the second moment; at least the smallest normal number of float32, 1.2e-38."""
     weight_decay: NotNegative = 0.01
     """Share of lr by which weights shrink at each update."""
     clip: Positive = 1.0
     """Largest 2-norm of the gradient; a larger one is scaled down to it."""
+
+    @model_validator(mode="after")
+    def _eps_is_above_0_where_it_is_added(self) -> Self:
+        if self.eps < _FLOAT32_LEAST:
+            rule = f"must be at least {_FLOAT32_LEAST}, the smallest normal number of float32"
+            raise refuse("optimizer.eps", self.eps, rule)
+        return self
 
 
 class PackingSection(Section):

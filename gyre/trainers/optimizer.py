@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gyre.trainers.port import Applied, GradientRefused, WeightsRefused
+from gyre.trainers.port import Applied, GradientRefused, UpdateSpoilt, WeightsRefused
 
 _SLICE = 1 << 20  # elements that one pass touches
 
@@ -33,9 +33,12 @@ class AdamSettings:
     """Largest 2-norm of the batch's gradient."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "epsilon", "clip"):
+        for name in ("learning_rate", "clip"):
             if getattr(self, name) <= 0.0:
                 raise ValueError(f"{name} = {getattr(self, name)}: give more than 0")
+        least = torch.finfo(torch.float32).tiny  # below it, it may be 0 where it is added, and the update 0 / 0
+        if self.epsilon < least:
+            raise ValueError(f"epsilon = {self.epsilon}: give at least {least}")
         for name in ("beta1", "beta2"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} = {getattr(self, name)}: give 0 <= {name} < 1")
@@ -64,6 +67,7 @@ class Adam:
             gradient: (P,) float32, the parameters' gradients end to end in the mapping's order.
         Raises:
             GradientRefused: wrong length, or not finite; nothing has changed then.
+            UpdateSpoilt: a parameter is not finite by now.
         """
         expected = sum(each.numel() for each in self._parameters.values())
         if gradient.numel() != expected:
@@ -73,24 +77,33 @@ class Adam:
             raise GradientRefused(f"gradient norm = {norm}: a batch must give finite numbers; weights are unchanged")
         coefficient = min(1.0, self._settings.clip / norm) if norm > 0.0 else 1.0
         self._updates += 1
-        start = 0
+        start, finite = 0, torch.zeros(())
         for name, parameter in self._parameters.items():
             part = gradient[start : start + parameter.numel()]
             start += parameter.numel()
-            self._update(parameter.view(-1), self._first[name].view(-1), self._second[name].view(-1), part, coefficient)
+            moments = self._first[name].view(-1), self._second[name].view(-1)
+            finite = finite + self._update(parameter.view(-1), *moments, part, coefficient)
+        if finite != 0.0:
+            raise UpdateSpoilt(
+                f"update {self._updates}: weights that are not finite: lower optimizer.lr, or raise optimizer.eps"
+            )
         return Applied(norm, coefficient)
 
-    def _update(self, parameter: Tensor, first: Tensor, second: Tensor, gradient: Tensor, coefficient: float) -> None:
+    def _update(self, parameter: Tensor, first: Tensor, second: Tensor, gradient: Tensor, coefficient: float) -> Tensor:
+        """0 if the parameter is finite now, else NaN."""
         rate, decay = self._settings.learning_rate, self._settings.weight_decay
         bias1 = 1.0 - self._settings.beta1**self._updates
         bias2 = 1.0 - self._settings.beta2**self._updates
         slices = zip(*(torch.split(each, _SLICE) for each in (parameter, first, second, gradient)), strict=True)
+        finite = parameter.new_zeros(())
         for p, m, n, raw in slices:
             g = raw * coefficient
             m.lerp_(g, 1.0 - self._settings.beta1)
             n.mul_(self._settings.beta2).addcmul_(g, g, value=1.0 - self._settings.beta2)
             scale = (n / bias2).sqrt_().add_(self._settings.epsilon)
             p.mul_(1.0 - rate * decay).addcdiv_(m, scale, value=-rate / bias1)
+            finite += (p * 0.0).sum()  # a fraction of what `isfinite` takes
+        return finite
 
     def state(self) -> dict[str, Tensor]:
         """`first.<name>`, `second.<name>` and `updates`: the moments themselves, not copies."""

@@ -32,6 +32,10 @@ class GradientRefused(TrainerError):
     """The reduced gradient is not finite or of the wrong length. Weights and optimizer are as they were before."""
 
 
+class UpdateSpoilt(TrainerError):
+    """The update gave weights that are not finite: they must not be saved. `load` or `restore` the version before."""
+
+
 class WeightsRefused(TrainerError):
     """A weights or optimizer file is missing, damaged or does not fit the model. The trainer is as it was before."""
 
@@ -100,7 +104,12 @@ class Trainer(Protocol):
         ...
 
     def apply(self, reduced: "Tensor") -> Applied:
-        """Clip the sum over all members, (P,) float32, and update the weights once; raises `GradientRefused`."""
+        """Clip the sum over all members, (P,) float32, and update the weights once.
+
+        Raises:
+            GradientRefused: nothing has changed.
+            UpdateSpoilt: the weights are not finite by now.
+        """
         ...
 
     def save(self, folder: Path, sequence: int = 0) -> Saved:

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from gyre.rl.algorithms.port import Settings
 from gyre.trainers.megatron.grid import Grid
 from gyre.trainers.megatron.layout import Layout, LayoutRefused
 from gyre.trainers.megatron.trainer import MegatronTrainer, Ranks
 from gyre.trainers.optimizer import AdamSettings
-from gyre.trainers.port import GradientRefused, MicroStepRefused
+from gyre.trainers.port import GradientRefused, MicroStepRefused, UpdateSpoilt
 from tests.backends.conftest import SHIMS
 from tests.trainers import batch
 from tests.trainers.batch import TEMPERATURE, distance, micro_step
@@ -112,6 +112,20 @@ def test_bad_input_is_refused_by_all_ranks_and_nothing_is_spoilt(trainer: Megatr
         trainer.apply(torch.zeros(3))
     with pytest.raises(GradientRefused, match="norm = nan"):
         trainer.apply(torch.full_like(trainer.gradient, float("nan")))
+    trainer.micro_step(micro_step([everything()]))
+    assert distance(trainer.gradient, wanted().gradient) < CLOSE
+
+
+def test_an_update_that_gives_no_numbers_is_refused_and_strands_no_rank(
+    trainer: MegatronTrainer, model: Path, tmp_path: Path
+) -> None:
+    weights = load_file(model / "model.safetensors")
+    weights["model.norm.weight"].fill_(float("nan"))
+    save_file(weights, tmp_path / "nan.safetensors")
+    trainer.load(tmp_path / "nan.safetensors")
+    with pytest.raises(UpdateSpoilt, match="not finite"):
+        trainer.apply(torch.zeros_like(trainer.gradient))
+    trainer.load(model / "model.safetensors")
     trainer.micro_step(micro_step([everything()]))
     assert distance(trainer.gradient, wanted().gradient) < CLOSE
 

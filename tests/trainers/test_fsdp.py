@@ -16,7 +16,7 @@ from gyre.rl.algorithms.port import Settings
 from gyre.trainers.fsdp.sharing import Chunks, rounds
 from gyre.trainers.fsdp.trainer import FsdpTrainer, Ranks, RanksRefused
 from gyre.trainers.optimizer import AdamSettings
-from gyre.trainers.port import AccumulatorSpoilt, GradientRefused, MicroStepRefused
+from gyre.trainers.port import AccumulatorSpoilt, GradientRefused, MicroStepRefused, UpdateSpoilt
 from gyre.trainers.ranks import RankLost
 from gyre.trainers.torch import TorchTrainer
 from tests.trainers import batch, test_gradient, test_shared_prefixes, test_torch_trainer
@@ -168,6 +168,8 @@ def test_weights_that_give_no_numbers_stop_training(trainer: FsdpTrainer, folder
     trainer.zero()
     with pytest.raises(MicroStepRefused, match="log pi is not finite"):
         trainer.micro_step(micro_step([everything()], kind="measure"))
+    with pytest.raises(UpdateSpoilt, match="not finite"):
+        trainer.apply(torch.zeros_like(trainer.gradient))
     trainer.load(folder / "model.safetensors")
     trainer.micro_step(micro_step([everything()]))
     assert distance(trainer.gradient, wanted().gradient) < CLOSE

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gyre.trainers.optimizer import Adam, AdamSettings, global_norm
-from gyre.trainers.port import GradientRefused, WeightsRefused
+from gyre.trainers.port import GradientRefused, UpdateSpoilt, WeightsRefused
 
 SETTINGS = AdamSettings(learning_rate=1e-2)
 
@@ -53,6 +53,28 @@ def test_a_broken_gradient_changes_neither_weights_nor_moments(gradient: torch.T
         adam.apply(gradient)
     assert np.array_equal(flat(mine), flat(parameters()))
     assert not any(each.any() for each in adam.state().values())
+
+
+@pytest.mark.parametrize("size", [8, (1 << 20) + 1])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_weights_that_an_update_leaves_without_a_number_are_refused(size: int, broken: float) -> None:
+    mine = {"a": torch.ones(3), "b": torch.ones(size), "c": torch.ones(2)}
+    mine["b"][-1] = broken
+    with pytest.raises(UpdateSpoilt, match=r"^update 1: weights that are not finite: lower optimizer\.lr"):
+        Adam(mine, SETTINGS).apply(torch.zeros(size + 5))
+
+
+def test_a_learning_rate_that_leaves_no_numbers_is_found_at_the_update() -> None:
+    with pytest.raises(UpdateSpoilt):
+        Adam(parameters(), AdamSettings(learning_rate=1e37, weight_decay=1e37)).apply(torch.ones(8))
+
+
+def test_epsilon_stays_above_0_in_the_numbers_of_the_optimizer() -> None:
+    with pytest.raises(ValueError, match="epsilon = 1e-46: give at least 1.175"):
+        AdamSettings(epsilon=1e-46)
+    mine = parameters()
+    Adam(mine, AdamSettings(epsilon=2.0**-126)).apply(torch.tensor([1.0] + [0.0] * 7))
+    assert np.isfinite(flat(mine)).all()
 
 
 def test_a_restored_optimizer_goes_on_to_the_same_bits() -> None:

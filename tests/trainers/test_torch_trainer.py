@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gyre.trainers.optimizer import AdamSettings
-from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused, WeightsRefused
+from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused, UpdateSpoilt, WeightsRefused
 from schemas.base import pack_floats, pack_ints
 from schemas.training import Segment
 from tests.trainers import batch
@@ -213,6 +213,8 @@ def test_weights_that_give_no_numbers_stop_training(parts: list[Segment]) -> Non
     trainer.zero()
     with pytest.raises(MicroStepRefused, match="log pi is not finite"):
         trainer.micro_step(micro_step([parts], kind="measure"))
+    with pytest.raises(UpdateSpoilt, match="not finite"):
+        trainer.apply(torch.zeros_like(trainer.gradient))
 
 
 def test_a_temperature_of_zero_and_other_architectures_are_refused() -> None:

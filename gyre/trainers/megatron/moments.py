@@ -35,11 +35,13 @@ class SharedAdam:
         self._mine = tuple(mine)
 
     def apply(self, gradient: Shard) -> None:
-        """Update once with the clipped gradient of all this rank's parameters."""
+        """Update once with the clipped gradient of all this rank's parameters; raises `UpdateSpoilt`."""
         parts = [gradient[name].reshape(-1).to(self._parameters[name].device) for name in self._mine]
-        self._adam.apply(torch.cat(parts) if parts else torch.zeros(0))
-        for name, each in self._parameters.items():
-            self._given(name, each)
+        try:
+            self._adam.apply(torch.cat(parts) if parts else torch.zeros(0))
+        finally:  # also of weights that are refused: the others wait for theirs
+            for name, each in self._parameters.items():
+                self._given(name, each)
 
     def state(self) -> dict[str, Tensor]:
         """See `Adam.state`: of this rank's share."""
