@@ -104,6 +104,7 @@ class EvaluationScored(Model):
     v: Literal[1] = 1
     evaluation: Token
     version: NonNegativeInt
+    """What was measured: a later policy than was asked for where that had been published by then."""
     scores: Float32s
     """(episodes,), in [0, 1] or NaN, in the order of the held-out tasks."""
     mean: float

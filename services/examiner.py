@@ -2,7 +2,8 @@
 
 Episode k of an evaluation works on held-out task k (round and round) under the id <evaluation>-<k>. What is said about
 an evaluation is said once and whole; an examiner that comes back redoes the one it was at, under ids of their own
-(<evaluation>-<k>r2, ...), so that no tree holds two episodes.
+(<evaluation>-<k>r2, ...), so that no tree holds two episodes. One policy is measured: the core publishes no update that
+became durable while an evaluation is open, and an evaluation that was begun late waits for the publication under way.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from pathlib import Path
 from bus import subjects
 from bus.errors import Conflict
 from bus.log import BusPort, Expect
+from gyre.core import cell
 from gyre.evaluators.port import Evaluator, EvaluatorError
 from gyre.proxy.tokens import MOST_ATTEMPTS, episode
 from gyre.sandboxes.make import make_sandbox
@@ -22,7 +24,7 @@ from gyre.tasks.folder import Task, load_tasks
 from schemas.base import pack_floats
 from schemas.runs import EvaluationScored, EvaluationStarted
 from services import workspace
-from services.episode import Episodes
+from services.episode import Episodes, Outcome
 from services.judges import judges_of
 from services.place import Place
 from services.voice import Voice
@@ -57,15 +59,23 @@ class Examiner:
 
     async def run(self) -> None:
         """Serve until cancelled: one evaluation after the other, as they were started."""
-        started = self._bus.ev.read(0, f"{subjects.ev(self._place.run, 'scheduler', 'evaluation')}.*")
-        async with contextlib.aclosing(started):
-            async for stored in started:
+        run, config = self._place.run, self._place.config
+        begun, core = f"{subjects.ev(run, 'scheduler', 'evaluation')}.*", subjects.ev(run, "cell", "core")
+        view, due = cell.View(steps=config.run.steps, burst=config.schedule.mu), list[tuple[EvaluationStarted, int]]()
+        said = self._bus.ev.read(0, begun, core)
+        async with contextlib.aclosing(said):
+            async for stored in said:
                 self._voice.heard(stored.sequence)
                 for event in stored.commit.events if stored.commit else ():
+                    view = cell.evolve(view, stored.sequence, event)
                     if isinstance(event, EvaluationStarted):
-                        await self._examine(event, stored.sequence)
+                        due.append((event, stored.sequence))
+                while due and not view.burst_done:
+                    started, sequence = due.pop(0)
+                    await self._examine(started, max(started.version, view.published), sequence)
 
-    async def _examine(self, started: EvaluationStarted, causation: int) -> None:
+    async def _examine(self, started: EvaluationStarted, version: int, causation: int) -> None:
+        """Say the scores of what is published by now, `version`."""
         subject = self._place.subject("evaluation", started.evaluation)
         said = await self._bus.ev.last(subject)
         if said is not None:
@@ -81,7 +91,7 @@ class Examiner:
         valid = [score for score in scores if not math.isnan(score)]
         scored = EvaluationScored(
             evaluation=started.evaluation,
-            version=started.version,
+            version=version,
             scores=pack_floats(scores),
             mean=sum(valid) / len(valid) if valid else 0.0,
             valid=len(valid),
@@ -111,14 +121,20 @@ class Examiner:
             box = self._episodes.box(name)
             tests_box = box.with_name(f"{name}.eval")  # a HOME that the agent never saw
             try:
-                if outcome.workspace is None:
-                    return math.nan
-                return await self._judged(task, outcome.workspace, tests_box)
+                left, why = await asyncio.to_thread(_left, outcome, task)
+                if left is None:
+                    return self._nothing(name, why)
+                return await self._judged(task, left, tests_box)
             finally:
                 await asyncio.to_thread(_clear_both, box, tests_box)
 
-    async def _judged(self, task: Task, left: Path, box: Path) -> float:
-        """Scored as training is: what can be preserved of it, restored where nothing else of the agent's is."""
+    def _nothing(self, name: str, why: str) -> float:
+        """What an episode counts that left nothing to assess: the same as an execution of the training does."""
+        _LOG.warning("%s: left nothing to assess: %s", name, why)
+        return 0.0 if self._place.config.reward.nothing_assessable == "placeholder" else math.nan
+
+    async def _judged(self, task: Task, left: bytes, box: Path) -> float:
+        """Scored as training is: what could be preserved, restored where nothing else of the agent's is."""
         try:
             fresh = await asyncio.to_thread(_restored, left, box)
             verdict = await self._evaluator.evaluate(task, fresh, box, self._place.config.reward.budget_seconds)
@@ -127,9 +143,19 @@ class Examiner:
         return math.nan if verdict.score is None else verdict.score
 
 
-def _restored(left: Path, box: Path) -> Path:
+def _left(outcome: Outcome, task: Task) -> tuple[bytes | None, str]:
+    """What an episode left, preserved; or why there is nothing."""
+    if outcome.workspace is None:
+        return None, outcome.detail
+    try:
+        return workspace.preserve(outcome.workspace, task=task), ""
+    except (workspace.WorkspaceError, OSError) as error:
+        return None, str(error)
+
+
+def _restored(left: bytes, box: Path) -> Path:
     workspace.vacate(box)
-    workspace.restore(workspace.preserve(left), box / "ws")
+    workspace.restore(left, box / "ws")
     return box / "ws"
 
 

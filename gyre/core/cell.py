@@ -19,7 +19,7 @@ from schemas.roles import (
     RoleTransitionFailed,
     RoleTransitionRequested,
 )
-from schemas.runs import RunStarted
+from schemas.runs import EvaluationScored, EvaluationStarted, RunStarted
 from schemas.training import (
     BatchOpened,
     ExecutionStats,
@@ -61,6 +61,10 @@ class View:
     """The latest of this step."""
     trainers: int = 0
     """Cells 0..trainers-1 train for good."""
+    evaluating: str = ""
+    """The evaluation that is open."""
+    measured: int = 0
+    """The latest update when it began: what came later is not published before it is scored."""
 
     @property
     def burst_done(self) -> bool:
@@ -69,12 +73,20 @@ class View:
         return done > self.published and (done % self.burst == 0 or done == self.steps)
 
     @property
+    def publishable(self) -> bool:
+        """Whether such a burst may be published: an evaluation that was begun before is measured on one policy.
+
+        One that reaches the log once the update is durable, as engines may hold it by then, begins after it instead.
+        """
+        return self.burst_done and not (self.evaluating and self.ledger.version > self.measured)
+
+    @property
     def target(self) -> tuple[int, WeightsRef | None]:
-        """What a rollout engine is to serve: a burst's last update as soon as it is durable.
+        """What a rollout engine is to serve: a burst's last update as soon as it is durable and may be published.
 
         The core says WeightsPublished once every engine has it: what is dispatched after that is sampled from it.
         """
-        return (self.ledger.version, self.weights) if self.burst_done else (self.published, self.published_weights)
+        return (self.ledger.version, self.weights) if self.publishable else (self.published, self.published_weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +131,14 @@ def _stepped(view: View, event: OptimizerStepped) -> View:
 
 def _published(view: View, event: WeightsPublished) -> View:
     return replace(view, published=event.version, published_weights=event.weights)
+
+
+def _evaluation_started(view: View, event: EvaluationStarted) -> View:
+    return replace(view, evaluating=event.evaluation, measured=view.ledger.version)
+
+
+def _evaluation_scored(view: View, event: EvaluationScored) -> View:
+    return replace(view, evaluating="") if event.evaluation == view.evaluating else view
 
 
 def _batch(view: View, event: BatchOpened) -> View:
@@ -176,7 +196,7 @@ def choose(view: View, held: Held) -> Deed:
     if me is None or me.instance != held.instance or not me.alive:
         return "wait"
     if held.cell == CORE and view.burst_done and not held.accumulated:
-        return "publish" if _satellites_home(view) else "wait"
+        return "publish" if view.publishable and _satellites_home(view) else "wait"
     if not me.trains:
         return "serve" if held.engine_version not in (-1, view.target[0]) else "wait"
     return _training(view, held)
@@ -310,6 +330,8 @@ _HANDLERS: Mapping[type[Any], Callable[[View, Any], View]] = {
     CellRegistered: _registered,
     MicroStepCompleted: _completed,
     ReductionOpened: _opened,
+    EvaluationStarted: _evaluation_started,
+    EvaluationScored: _evaluation_scored,
 }
 FOLDS = frozenset(_HANDLERS) | ledger.FOLDS
 """The events that change a cell's view."""

@@ -12,7 +12,7 @@ from schemas.roles import (
     RoleTransitionFailed,
     RoleTransitionRequested,
 )
-from schemas.runs import RunStarted
+from schemas.runs import EvaluationScored, EvaluationStarted, RunStarted
 from schemas.training import (
     BatchOpened,
     CellJoined,
@@ -103,6 +103,28 @@ def test_a_rollout_cell_takes_what_was_published() -> None:
     published = WeightsPublished(version=2, weights=WEIGHTS, seconds=0.0)
     assert choose(told(STARTED, registered(1), published), SATELLITE) == "serve"
     assert choose(told(STARTED, registered(1), published), replace(SATELLITE, engine_version=2)) == "wait"
+
+
+EVALUATED = EvaluationStarted(evaluation="e0", version=0, episodes=1)
+SCORED = EvaluationScored(evaluation="e0", version=0, scores=b"", mean=0.0, valid=0, seconds=0.0)
+
+
+def test_no_update_is_published_nor_served_while_an_evaluation_measures_the_one_before() -> None:
+    core = replace(CORE, trainer_version=2)
+    measuring = (STARTED, registered(0), registered(1), trains(0), EVALUATED, stepped(1), stepped(2))
+    assert choose(told(*measuring), core) == "wait"
+    assert choose(told(*measuring), SATELLITE) == "wait"
+    assert choose(told(*measuring, SCORED), core) == "publish"
+    assert choose(told(*measuring, SCORED), SATELLITE) == "serve"
+
+
+def test_an_evaluation_that_is_begun_once_an_update_is_durable_comes_after_its_publication() -> None:
+    late = (STARTED, registered(0), registered(1), trains(0), stepped(1), stepped(2), EVALUATED)
+    assert choose(told(*late), replace(CORE, trainer_version=2)) == "publish"
+    assert choose(told(*late), SATELLITE) == "serve"
+    published = WeightsPublished(version=2, weights=WEIGHTS, seconds=0.0)
+    after = told(*late, published, stepped(3), stepped(4))
+    assert choose(after, replace(CORE, trainer_version=4)) == "wait"
 
 
 def test_the_core_joins_first_and_satellites_after_it() -> None:

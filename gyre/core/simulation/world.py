@@ -22,7 +22,7 @@ from gyre.core.simulation.words import WEIGHTS, instance, registered, run_starte
 from gyre.core.simulation.workload import Workload
 from schemas.envelope import Event
 from schemas.roles import RoleTransitionCompleted, RoleTransitionRequested
-from schemas.runs import EvaluationStarted, RunFinished, TimerFired, TimerSet
+from schemas.runs import EvaluationScored, EvaluationStarted, RunFinished, TimerFired, TimerSet
 from schemas.training import GroupAssigned, OptimizerStepped, WeightsPublished
 
 Watch = Callable[[float, Event], None]
@@ -70,6 +70,7 @@ class World:
             RoleTransitionRequested: self._move,
             TimerSet: self._set,
             EvaluationStarted: self._evaluate,
+            EvaluationScored: lambda _: self._publish_if_home(),
             GroupAssigned: self._assigned,
             OptimizerStepped: self._stepped,
             RunFinished: self._finish,
@@ -167,9 +168,12 @@ class World:
         self._publish_if_home()
 
     def _publish_if_home(self) -> None:
-        """After a burst's last update the core publishes, once every satellite that does not train for good serves."""
+        """After a burst's last update the core publishes, once every satellite that does not train for good serves.
+
+        Not while an evaluation is open: it measures one policy.
+        """
         plan, state = self._setting.plan, self._state
-        if not burst_done(plan, state) or self._publishing == state.steps:
+        if state.evaluating or not burst_done(plan, state) or self._publishing == state.steps:
             return
         if plan.kind == "async" or satellites_home(state.cells, plan.cells):
             self._publishing = state.steps

@@ -17,7 +17,7 @@ from schemas.calls import RouteAssigned, RouteMoved
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
 from schemas.rewards import GroupReady
 from schemas.roles import RoleTransitionCompleted, RoleTransitionRequested
-from schemas.runs import RunFinished, RunStarted
+from schemas.runs import EvaluationScored, EvaluationStarted, RunFinished, RunStarted
 from schemas.training import BurstEnded, CellJoined, MicroStepClaimed, OptimizerStepped, WeightsPublished
 from tests.core.simulation.small import NOTHING_BUT_WORK, Fixed, plan, told
 
@@ -141,3 +141,13 @@ def test_every_run_ends_with_the_staleness_that_theory_says(plan: Plan, seed: in
     assert len(outcome.staleness) == plan.total_groups
     expected = expected_mean(plan.steps, plan.groups, plan.phi, plan.mu)
     assert outcome.mean_staleness == pytest.approx(expected, abs=1e-12)
+
+
+def test_trainers_that_never_stop_publish_nothing_inside_an_evaluation() -> None:
+    chosen = plan(kind="async", trainers=1, mu=1, phi=1.5, tau_seconds=0.0, evaluation_every=1, evaluation_episodes=4)
+    timings = replace(NOTHING_BUT_WORK, evaluation=50.0)
+    _, log = told(Setting(chosen, capacity=4, timings=timings), Fixed((1.0, 2.0)))
+    words = {EvaluationStarted: 1, EvaluationScored: -1, WeightsPublished: 0}
+    said = [words[type(event)] for _, event in log.pairs if type(event) in words]
+    assert said.count(0) == chosen.steps
+    assert not [place for place, word in enumerate(said) if word == 0 and sum(said[:place])]

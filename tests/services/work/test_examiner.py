@@ -1,13 +1,19 @@
 """The examiner on the bus in memory."""
 
 import math
+import os
 from typing import Any
+
+import pytest
 
 from gyre.proxy.tokens import MOST_ATTEMPTS, episode, execution_token
 from schemas.base import floats
 from schemas.runs import EvaluationScored, EvaluationStarted
+from schemas.training import WeightsPublished
 from services import examiner
 from services.proxy_world import World
+from services.workspace import MOST_BYTES
+from tests.core.facts import WEIGHTS, stepped
 from tests.services.work.conftest import SECRET
 
 SAID = "ev.r.examiner.evaluation.*"
@@ -75,6 +81,44 @@ async def test_an_evaluation_without_any_valid_score_has_mean_zero(run: Any) -> 
     assert (event.valid, event.mean) == (0, 0.0)
 
 
+@pytest.mark.parametrize(("policy", "score"), [("placeholder", 0.0), ("mask", math.nan)])
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"truncate -s {MOST_BYTES + 1} big",
+        "mv ../ws ../moved; ln -s moved ../ws",
+        "rm -r ../ws",
+    ],
+)
+async def test_an_episode_that_leaves_nothing_to_assess_counts_as_an_execution_does(
+    run: Any, script: str, policy: str, score: float
+) -> None:
+    with_heldout(run, a="exit 0")
+    run.harness(f"case $HOME in *e0-0*) {script};; esac")
+    run.configure(reward={"nothing_assessable": policy})
+    await start(run, "e0", 2)
+    event = await scored(run)
+    assert floats(event.scores) == pytest.approx([score, 1.0], nan_ok=True)
+    assert (event.mean, event.valid) == ((0.5, 2) if policy == "placeholder" else (1.0, 1))
+
+
+async def test_an_episode_that_never_began_counts_as_an_execution_does(run: Any) -> None:
+    with_heldout(run, a="exit 0", b="exit 0")
+    os.mkfifo(run.folder / "tasks/heldout/a/environment/pipe")
+    run.harness("exit 0")
+    await start(run, "e0", 2)
+    event = await scored(run)
+    assert (floats(event.scores), event.valid) == ([0.0, 1.0], 2)
+
+
+async def test_a_link_by_the_tasks_own_name_for_its_workspace_is_part_of_the_work(run: Any) -> None:
+    with_heldout(run, a="[ -f current ]")
+    run.named("a", "/app")
+    run.harness("ln -s /app/start.txt current")
+    await start(run, "e0", 1)
+    assert (await scored(run)).mean == 1.0
+
+
 async def test_episodes_that_are_started_again_have_ids_of_their_own(run: Any) -> None:
     with_heldout(run, a="exit 0")
     (run.folder / "work" / "e0-1").mkdir(parents=True)  # what one that was killed leaves
@@ -96,3 +140,20 @@ async def test_an_evaluation_that_was_begun_as_often_as_it_may_be_has_no_score(r
         (run.folder / "work" / episode("e0", 0, attempt)).mkdir(parents=True)
     await start(run, "e0", 2)
     assert (await scored(run)).valid == 0
+
+
+async def test_an_evaluation_that_was_begun_while_a_publication_was_under_way_measures_what_is_published(
+    run: Any,
+) -> None:
+    with_heldout(run, a="exit 0")
+    run.harness("exit 0")
+    run.configure(schedule={"mu": 2})
+    await run.say("cell", "core", event=stepped(1))
+    await run.say("cell", "core", event=stepped(2))
+    await run.say("scheduler", "evaluation", "e0", event=EvaluationStarted(evaluation="e0", version=0, episodes=1))
+    published = WeightsPublished(version=2, weights=WEIGHTS, seconds=0.0)
+    before = await run.say("cell", "core", event=published)
+    async with run.serving(examiner.serve, "examiner"):
+        (said,) = await run.heard(SAID, 1)
+    assert said.commit.events[0].version == 2
+    assert said.commit.as_of >= before
