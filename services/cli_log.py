@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Coroutine, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from services.cli_errors import Errors
 from services.destinations import check_file
 from services.place import Note, run_folder
 from services.serving import serving
-from services.source import open_source
+from services.source import messages, open_source
 from services.terminal import one_line
 
 Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
@@ -49,11 +50,11 @@ def tail(
     async def work() -> None:
         async with open_source(run, runs) as source:
             head = await source.ev.head()
-            async for stored in source.ev.read(max(0, head - count)):
-                for line in lines_of(stored, as_json):
-                    typer.echo(line)
-                if stored.sequence >= head and not follow:
-                    return
+            after = max(0, head - count)
+            async with aclosing(source.ev.read(after) if follow else messages(source.ev, after, head)) as log:
+                async for stored in log:
+                    for line in lines_of(stored, as_json):
+                        typer.echo(line)
 
     _run(work())
 
@@ -132,7 +133,6 @@ def stats(run: Target, runs: Runs = Path("runs"), as_json: Json = False) -> None
 
     Example: gyre log stats run-1129-183000-ab12 --json
     """
-    from services.source import messages
 
     async def work() -> tuple[Counter[tuple[str, str]], int]:
         counts: Counter[tuple[str, str]] = Counter()

@@ -1,5 +1,6 @@
 """The command line: what people can mend is one line and an exit code, and a refused start leaves nothing behind."""
 
+import asyncio
 import json
 import os
 import re
@@ -14,12 +15,15 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
+from bus.credentials import server_of
+from bus.jetstream import Bus
 from bus.log import Stored
 from gyre.models.load import NANO
 from services import exits
 from services.cli import app
 from services.cli_log import lines_of
 from services.exits import EXIT_UNHEARD
+from services.place import Note
 from services.terminal import wide
 
 Gyre = Callable[..., Result]
@@ -275,6 +279,26 @@ def test_output_that_nobody_reads_on_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == EXIT_UNHEARD
+
+
+async def test_the_tail_of_an_empty_log_is_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    server = await asyncio.to_thread(server_of(folder, "one", "laptop").start)
+    try:
+        bus = await Bus.connect(server.url, "one", "control", "one", folder, create=True, sync="laptop")
+        await bus.close()
+        Note("one", server.url, "laptop").write(folder)
+        command = (*QUICK, "log", "tail", "one", "--runs", str(tmp_path))
+        tail = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            async with asyncio.timeout(60):
+                assert await tail.communicate() == (b"", None)
+        finally:
+            if tail.returncode is None:
+                tail.kill()
+                await tail.wait()
+    finally:
+        await asyncio.to_thread(server.stop)
 
 
 INTERRUPTED = """
