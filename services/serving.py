@@ -124,3 +124,4 @@ async def _whole(server: NatsServer, work: Callable[[], None]) -> None:
         raise
     finally:
         await asyncio.wait({doing})
+        doing.exception()  # raised above, or nobody's any more: asyncio would print it
