@@ -13,7 +13,6 @@ from typing import Any
 
 from bus.errors import BusError, Conflict, StreamFull
 from bus.log import BusPort
-from gyre.core.leaves import leaves
 from gyre.core.tree import records_digest
 from gyre.proxy.drawn import Experts
 from gyre.proxy.errors import Abandoned, CallError, EngineTrouble, HistoryUnrenderable, Unauthorized
@@ -166,7 +165,6 @@ class Calls:
         seat = Seat(session)
         for sequence, event in numbered:
             seat.take(sequence, event)
-        seat.unconfirmed = set(leaves(session.tree))
         return seat
 
     def _again(self, seat: Seat, asked: Asked, sent: Sent) -> Job | None:
@@ -266,7 +264,7 @@ class Calls:
         """Nobody waits for this call, nor is it in the making: CALL is to say what became of it."""
         job.seat.over(job)
         if not job.seat.closed:
-            self._records.settle(job)
+            self._records.settle(job.seat, job.call)
 
     async def _end(self, seat: Seat) -> None:
         """No call begins any more; those in the making are cancelled, those being recorded are waited for.
@@ -280,7 +278,7 @@ class Calls:
                 job.drawing.cancel()
         await asyncio.gather(*(job.task for job in jobs if job.task is not None), return_exceptions=True)
         for job in jobs:
-            self._records.settle(job)
+            self._records.settle(job.seat, job.call)
         await asyncio.gather(*seat.telling)
 
     async def _said(self, execution: str, event: RecordsSealed, causation: int) -> bool:

@@ -13,7 +13,7 @@ from bus.log import BusPort
 from gyre.core.tree import Called
 from gyre.proxy.errors import EngineTrouble
 from schemas.calls import DeliveryCorrected, ModelCallRecorded
-from services.proxy_seat import Job, Seat
+from services.proxy_seat import Seat
 from services.proxy_world import World
 from services.records import last_record, read_records
 from services.speaker import Speaker
@@ -33,16 +33,22 @@ class Records:
         self._bus, self._world, self._speaker = bus, world, speaker
 
     async def keep(self, seat: Seat, record: ModelCallRecorded) -> None:
-        """Say a record, and take it in. Raises Overtaken, StreamFull and OSError."""
+        """Say a record, and take it in: the answer that it goes on from did arrive.
+
+        Raises:
+            Overtaken, StreamFull, OSError: it is not in CALL.
+        """
         async with seat.turn:
             seat.take(await self._said(seat, record), record)
+        if record.parent is not None and record.parent not in seat.unconfirmed:
+            self.settle(seat, record.parent)
 
-    def settle(self, job: Job) -> None:
+    def settle(self, seat: Seat, call: str) -> None:
         """Say what became of a recorded answer, where CALL has it otherwise; without waiting for it."""
-        if not self._true(job.seat, job.call):
-            task = asyncio.create_task(self._correct(job.seat, job.call))
-            job.seat.telling.add(task)
-            task.add_done_callback(job.seat.telling.discard)
+        if not self._true(seat, call):
+            task = asyncio.create_task(self._correct(seat, call))
+            seat.telling.add(task)
+            task.add_done_callback(seat.telling.discard)
 
     async def _correct(self, seat: Seat, call: str) -> None:
         """It may have changed again by the time that it is said."""

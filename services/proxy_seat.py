@@ -64,7 +64,7 @@ class Seat:
 
     session: Session
     unconfirmed: set[str] = field(default_factory=set)
-    """Recorded calls whose answer may not have arrived."""
+    """Recorded calls whose answer may not have arrived: nobody goes on from it."""
     stops: dict[str, str] = field(default_factory=dict)
     """The stop texts that answers were cut before, by call."""
     said: list[tuple[int, str]] = field(default_factory=list)
@@ -92,6 +92,9 @@ class Seat:
         self.session.add(event)
         self.records += 1
         self.unconfirmed.add(event.call)
+        parent = self.session.tree.nodes.get(event.parent or "")
+        if parent is not None and event.prefix_tokens == parent.length:
+            self.unconfirmed.discard(parent.call)
         if event.stop_sequence:
             self.stops[event.call] = event.stop_sequence
         return None

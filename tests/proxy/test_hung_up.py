@@ -222,6 +222,28 @@ async def test_a_proxy_that_stops_says_which_answers_reached_nobody_and_the_next
         assert received(await until_called(rig, 3))
 
 
+async def test_an_answer_that_a_client_goes_on_from_did_arrive_whoever_hung_up_on_it_since(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell, text = await long_winded(rig, monkeypatch)
+    rig.context = 6000
+    cell.texts.append("done")
+    token = await rig.launch()
+    async with rig.proxy() as client:
+        assert (reply := await client.reply(token, [SYSTEM, TASK]))["content"] == text
+    async with rig.proxy() as client:
+        raw = Raw(client.url, receive_bytes=2048)
+        raw.ask(token, stream=True)
+        assert (await asyncio.to_thread(raw.socket.recv, 64)).startswith(b"HTTP/1.1 200")
+        raw.close()
+        assert not received(await until_called(rig, 2))
+        history = [SYSTEM, TASK, reply, {"role": "user", "content": "and now?"}]
+        assert (await client.reply(token, history))["content"] == "done"
+        tree = trees.fold("x1", await until_called(rig, 4))
+    assert [node.delivered for node in tree.nodes.values()] == [True, True]
+    assert len(cell.asked) == 2
+
+
 async def test_an_answer_still_on_its_way_when_its_execution_ends_is_sealed_as_received_by_nobody(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
