@@ -61,7 +61,8 @@ class ModelCallRecorded(Model):
     finish: Finish
     sampling: SamplingRecord
     messages: str
-    """JSON: the new incoming messages after the matched prefix, normalised."""
+    """JSON: the new messages after the matched prefix, normalised; an answer of the policy among them stands as it was
+    recorded, with the client's ids, and `record` names its call."""
     message_ends: tuple[int, ...] = ()
     """Tokens of the call's path up to the end of each of `messages`; -1 where no other history may go on from."""
     reply: str
@@ -98,8 +99,9 @@ class ModelCallRecorded(Model):
 class DeliveryCorrected(Model):
     """Said by `proxy`, in stream CALL: what became of a recorded answer, where that is other than was said before.
 
-    Received is what was written, to its last byte, to a connection that was still open then. The last word about a call
-    counts: an answer whose client had hung up may be given to the same request when it is sent again.
+    Received is what was written, to its last byte, to a connection that was still open then, or what a later call goes
+    on from. The last word about a call counts: an answer whose client had hung up may be given to the same request when
+    it is sent again.
     """
 
     type: Literal["DeliveryCorrected"] = "DeliveryCorrected"
