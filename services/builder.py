@@ -15,7 +15,7 @@ from schemas.envelope import Event
 from schemas.rewards import TreeBuilt
 from services.hearing import SAVE_SECONDS, filters_of, last_of, snapshot_file
 from services.place import Place
-from services.records import read_records
+from services.records import Numbered, kept_until, read_records
 from services.speaker import Speaker
 
 _LOG = logging.getLogger(__name__)
@@ -65,11 +65,20 @@ def _evolve(waiting: Waiting, sequence: int, event: Event) -> Waiting:
 
 
 async def build(bus: BusPort, speaker: Speaker, sealed: RecordsSealed, causation: int) -> TreeBuilt:
-    """Build one tree and say it, unless it is said; what was built is the same however often it is done."""
-    numbered = await read_records(bus, sealed.execution, sealed.last_sequence)
+    """Build one tree and say it, unless it is said; what was built is the same however often it is done.
+
+    Records that are not those sealed, as a power cut or a malformed message left them, give a tree without nodes:
+    nobody trains on a part of what happened.
+    """
+    numbered = await _sealed_records(bus, sealed)
     found = trees.records_digest(trees.record_digest(event) for _, event in numbered)
     if found != sealed.digest:
-        _LOG.error("execution %s: CALL holds other records than were sealed; see its quarantine", sealed.execution)
+        _LOG.error(
+            "execution %s: CALL holds other records than the %d sealed ones; its tree is empty, it trains nothing",
+            sealed.execution,
+            sealed.count,
+        )
+        numbered = []
     tree = trees.fold(sealed.execution, (event for _, event in numbered))
     event = TreeBuilt(
         execution=sealed.execution,
@@ -81,3 +90,10 @@ async def build(bus: BusPort, speaker: Speaker, sealed: RecordsSealed, causation
     with contextlib.suppress(Conflict):  # another builder said it first
         await speaker.say(sealed.execution, event, causation, causation, expect=0)
     return event
+
+
+async def _sealed_records(bus: BusPort, sealed: RecordsSealed) -> list[Numbered]:
+    """All of them, or none where the last one is gone: nobody would ever say it again."""
+    if sealed.last_sequence and not await kept_until(bus, sealed.execution, sealed.last_sequence):
+        return []
+    return await read_records(bus, sealed.execution, sealed.last_sequence)

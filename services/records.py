@@ -30,3 +30,15 @@ async def last_record(bus: BusPort, execution: str) -> int:
     """Sequence in CALL of what was said last for an execution; 0 for nothing."""
     last = await bus.calls.last(subjects.call(bus.run, execution))
     return last.sequence if last else 0
+
+
+async def kept_until(bus: BusPort, execution: str, last_sequence: int) -> bool:
+    """Whether CALL has an execution's record that was said with this sequence, or will have it.
+
+    Under "laptop" durability a power cut may take it and spare the seal in EV. One server of several may be behind the
+    others: what stands in its place, or an end of the log before it, is what tells.
+    """
+    found = await bus.calls.get(last_sequence)
+    if found is not None:
+        return found.subject == subjects.call(bus.run, execution)
+    return await bus.calls.head() >= last_sequence
