@@ -13,8 +13,7 @@ from bus.errors import Conflict
 from bus.log import BusPort, Expect
 from gyre.core.tree import Called
 from gyre.errors import GyreError
-from gyre.evaluators.judge import tree
-from gyre.tasks.folder import load_tasks
+from gyre.tasks.folder import Task, load_tasks
 from schemas.dispatch import ExecutionDispatched, ExecutionTerminated
 from schemas.refs import StateRef
 from schemas.rewards import AssessmentRecorded
@@ -22,8 +21,6 @@ from services import workspace
 from services.grading import Scorer, scoring_folder
 from services.judges import judges_of
 from services.place import Place
-
-_TRIES = 3  # files come and go while they are copied
 
 
 class AssessError(GyreError):
@@ -48,7 +45,7 @@ async def assess(place: Place, bus: BusPort, execution: str) -> AssessmentRecord
     scorer = Scorer(bus.blobs, tasks, judges.designated, place.config.evaluator.setup_seconds)
     try:
         with scoring_folder(place.folder, place.instance) as folder:
-            state, branch = await _snapshot(place, bus, execution, folder)
+            state, branch = await _snapshot(place, bus, execution, tasks.get(task))
             began = time.monotonic()
             verdict = await scorer.verdict(task, state, folder / execution, place.config.reward.budget_seconds)
     finally:
@@ -73,10 +70,10 @@ async def assess(place: Place, bus: BusPort, execution: str) -> AssessmentRecord
     return found
 
 
-async def _snapshot(place: Place, bus: BusPort, execution: str, folder: Path) -> tuple[StateRef, str | None]:
+async def _snapshot(place: Place, bus: BusPort, execution: str, task: Task | None) -> tuple[StateRef, str | None]:
     """The preserved copy, and the last call that was recorded before it; None if one was recorded meanwhile."""
     before = await _last_call(place, bus, execution)
-    archive = await asyncio.to_thread(_copied, place.folder / "work" / execution / "ws", folder)
+    archive = await asyncio.to_thread(_copied, place.folder / "work" / execution / "ws", task)
     blob = await asyncio.to_thread(bus.blobs.put, archive)
     branch = before if before == await _last_call(place, bus, execution) else None
     return StateRef(digest=blob.digest, size=blob.size, address=blob.address), branch
@@ -113,17 +110,9 @@ async def _last_call(place: Place, bus: BusPort, execution: str) -> str | None:
     return event.call if isinstance(event, Called) else None
 
 
-def _copied(source: Path, box: Path) -> bytes:
+def _copied(source: Path, task: Task | None) -> bytes:
     """The archive of a folder in which somebody works; nothing in it is touched."""
-    if source.is_symlink():  # it may lead to the host's files
-        raise AssessError(f"workspace {source}: a link lies in its place; what it has made so far cannot be copied")
-    for left in reversed(range(_TRIES)):
-        try:
-            tree.copy(source, box / "copy")
-            return workspace.preserve(box / "copy")
-        except OSError as error:
-            if not left:
-                raise AssessError(f"workspace {source}: cannot be copied while it is worked in: {error}") from error
-        finally:
-            workspace.clear(box)  # whatever depth it has
-    raise AssertionError("the last try returns or raises")
+    try:
+        return workspace.preserve(source, task=task, worked_in=True)
+    except (workspace.WorkspaceError, OSError) as error:
+        raise AssessError(f"workspace {source}: cannot be copied while it is worked in: {error}") from error

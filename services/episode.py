@@ -66,6 +66,10 @@ class Episodes:
         """The private folder of an execution."""
         return self._folder / "work" / execution
 
+    def task(self, name: str) -> Task | None:
+        """None: it is not among those of the run."""
+        return self._tasks.get(name)
+
     async def end_leftovers(self, execution: str) -> int:
         """End what an execution left running whose runner is gone; how many processes or containers that were."""
         try:
@@ -133,17 +137,17 @@ class Episodes:
         return Command(self._command, place, box, environment, seconds, grace, seen, reach, image, places)
 
 
-async def keep(blobs: Blobs, outcome: Outcome) -> tuple[StateRef | None, str]:
+async def keep(blobs: Blobs, outcome: Outcome, task: Task | None) -> tuple[StateRef | None, str]:
     """Preserve what an episode left: its reference, and the detail to record (why there is none, if so)."""
     if outcome.workspace is None:
         return None, outcome.detail
-    return await keep_workspace(blobs, outcome.workspace, outcome.detail)
+    return await keep_workspace(blobs, outcome.workspace, task, outcome.detail)
 
 
-async def keep_workspace(blobs: Blobs, place: Path, detail: str) -> tuple[StateRef | None, str]:
-    """Preserve a workspace; `detail` is what else there is to say."""
+async def keep_workspace(blobs: Blobs, place: Path, task: Task | None, detail: str) -> tuple[StateRef | None, str]:
+    """Preserve a task's workspace; `detail` is what else there is to say."""
     try:
-        blob = await asyncio.to_thread(lambda: blobs.put(workspace.preserve(place)))
+        blob = await asyncio.to_thread(lambda: blobs.put(workspace.preserve(place, task=task)))
     except (workspace.WorkspaceError, OSError) as error:
         return None, f"{error}; {detail}" if detail else str(error)
     return StateRef(digest=blob.digest, size=blob.size, address=blob.address), detail

@@ -179,7 +179,7 @@ class Runner:
             outcome = Outcome("cancelled", "setup", None, 0.0, "cancelled before it was launched", None)
         else:
             outcome = await self._episodes.run(entry.execution, entry.task, token, orders.cancelled)
-        state, detail = await keep(self._bus.blobs, outcome)
+        state, detail = await keep(self._bus.blobs, outcome, self._episodes.task(entry.task))
         terminated = ExecutionTerminated(
             execution=entry.execution,
             group=entry.group,
@@ -249,13 +249,15 @@ class Runner:
         LOG.warning(
             "%s: its runner %s is gone; %d processes or containers ended", launched.execution, launched.runner, killed
         )
+        task = await self._task_of(launched.execution)
         detail, state = f"its runner {launched.runner} ended before it did", None
         if os.path.isdir(box / "ws"):  # noqa: PTH112 (no error, whatever mode the agent gave to the box)
-            state, detail = await keep_workspace(self._bus.blobs, box / "ws", detail)
+            known = self._episodes.task(task)
+            state, detail = await keep_workspace(self._bus.blobs, box / "ws", known, detail)
         terminated = ExecutionTerminated(
             execution=launched.execution,
             group=launched.group,
-            task=await self._task_of(launched.execution),
+            task=task,
             reason="failed",
             stage="agent",
             exit_code=None,

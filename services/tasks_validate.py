@@ -129,7 +129,7 @@ class Validation:
         began = time.monotonic()
         problem = await self._solved(task, place, box) if work == "solution" else ""
         worked = time.monotonic() - began
-        left = await asyncio.to_thread(workspace.preserve, place)
+        left = await asyncio.to_thread(workspace.preserve, place, task=task)
         again = box.with_name(f"{box.name}.eval")
         await asyncio.to_thread(workspace.restore, left, again / "ws")
         began = time.monotonic()

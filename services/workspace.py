@@ -1,8 +1,9 @@
 """Workspaces: made from a task's environment, preserved as an archive, restored from one into a fresh folder.
 
 An archive is deterministic: the same files give the same bytes, whoever owned them and whenever they were written. It
-holds folders, files and links that stay inside; devices, sockets, pipes, links that lead out and what lies deeper than
-paths go are left behind. A link in the place of the workspace itself leads nowhere: it may lead to the host's files.
+holds folders, files and links that stay inside (absolute ones as relative ones: the workspace has another path when it
+is restored); devices, sockets, pipes, links that lead out and what lies deeper than paths go are left behind. A link in
+the place of the workspace itself leads nowhere: it may lead to the host's files.
 """
 
 import contextlib
@@ -12,24 +13,22 @@ import posixpath
 import shutil
 import stat
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from gyre.errors import GyreError
+from gyre.sandboxes.descent import Held, descend
 from gyre.sandboxes.folders import remove
 from gyre.sandboxes.orphans import kill_leftovers
 from gyre.sandboxes.port import Command, Sandbox
 from gyre.tasks.folder import Task
-from gyre.tasks.places import working_places
+from gyre.tasks.places import names_of, working_places
 from gyre.tasks.unpack import stays
 
 MOST_BYTES = 64 << 20
 MOST_ENTRIES = 20_000
-_NAME = 256  # bytes that one name and its slash may take
 _LONGEST = 3000  # bytes of a name in an archive: below any folder of ours it is still a path that the kernel takes
-_LOOK = 0o500  # to list a folder, and to look at what is in it
-_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN
+_LONGEST_TARGET = 4095  # bytes that a link can hold
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class WorkspaceError(GyreError):
@@ -84,22 +83,36 @@ def clear(box: Path) -> None:
     remove(box)
 
 
-def preserve(workspace: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """The archive of a workspace in which nothing runs any more.
+def preserve(
+    workspace: Path, most_bytes: int = MOST_BYTES, *, task: Task | None = None, worked_in: bool = False
+) -> bytes:
+    """The archive of a workspace.
 
-    Raises WorkspaceError for one that is too large, or is no folder (any more).
+    Args:
+        workspace: nothing in it, nor the folder itself, is reached through a link.
+        most_bytes: that it may hold.
+        task: whose workspace it is, where that is known: links that lead into it by the task's name for it are kept.
+        worked_in: somebody still works in it, so nothing of it is touched and each file is as it was when it was read;
+            else modes that keep its owner out are widened.
+
+    Raises:
+        WorkspaceError: it is too large, or is no folder (any more).
+        OSError: it is not there, or what is in it may not be read.
     """
-    if not stat.S_ISDIR(os.lstat(workspace).st_mode):
-        raise WorkspaceError("workspace: something else lies in its place; it is not kept")
+    names = (os.path.abspath(workspace), *(names_of(task, workspace) if task else ()))  # noqa: PTH100 (through no link)
     body = io.BytesIO()
     left = most_bytes
-    with tarfile.open(fileobj=body, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for count, (path, name) in enumerate(_entries(workspace)):
-            if count >= MOST_ENTRIES:
-                raise WorkspaceError(f"workspace: more than {MOST_ENTRIES} files; it is not kept")
-            left -= _add(archive, path, name, left)
-            if left < 0:
-                raise WorkspaceError(f"workspace: more than {most_bytes} bytes; it is not kept")
+    found = descend(workspace, _LONGEST, MOST_ENTRIES, ours=not worked_in)
+    try:
+        with contextlib.closing(found), tarfile.open(fileobj=body, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for count, held in enumerate(found):
+                if count >= MOST_ENTRIES:
+                    raise WorkspaceError(f"workspace: more than {MOST_ENTRIES} files; it is not kept")
+                left -= _add(archive, held, names, left)
+                if left < 0:
+                    raise WorkspaceError(f"workspace: more than {most_bytes} bytes; it is not kept")
+    except NotADirectoryError as error:
+        raise WorkspaceError("workspace: something else lies in its place; it is not kept") from error
     return body.getvalue()
 
 
@@ -121,54 +134,38 @@ def restore(archive: bytes, workspace: Path) -> None:
         raise WorkspaceError(f"preserved workspace: cannot be restored: {error}") from error
 
 
-def _entries(root: Path) -> Iterator[tuple[str, str]]:
-    """(path, name in the archive), folders before what is in them, by name: independent of the file system's order."""
-    pending = [("", str(root))]
-    while pending:
-        prefix, folder = pending.pop()
-        found = sorted(_listed(folder))
-        for name in found:
-            yield f"{folder}/{name}", prefix + name
-        near = [name for name in found if len(os.fsencode(prefix + name)) + _NAME <= _LONGEST]
-        inner = [name for name in near if stat.S_ISDIR(os.lstat(f"{folder}/{name}").st_mode)]
-        pending += [(f"{prefix}{name}/", f"{folder}/{name}") for name in reversed(inner)]
-
-
-def _listed(folder: str) -> list[str]:
-    mode = stat.S_IMODE(os.lstat(folder).st_mode)
-    if mode & _LOOK != _LOOK:
-        os.chmod(folder, mode | _LOOK)  # noqa: PTH101 (its own mode is in the archive already)
-    return os.listdir(folder)  # noqa: PTH208 (names, not paths)
-
-
-def _add(archive: tarfile.TarFile, path: str, name: str, left: int) -> int:
+def _add(archive: tarfile.TarFile, held: Held, names: tuple[str, ...], left: int) -> int:
     """Add one entry and return its size; what is no file, folder or inner link is left out."""
-    found = os.lstat(path)
-    member = tarfile.TarInfo(name)
-    member.mode = stat.S_IMODE(found.st_mode) & 0o777
-    if stat.S_ISDIR(found.st_mode):
+    member = tarfile.TarInfo(held.name)
+    member.mode = stat.S_IMODE(held.found.st_mode) & 0o777
+    if stat.S_ISDIR(held.found.st_mode):
         member.type = tarfile.DIRTYPE
-    elif stat.S_ISLNK(found.st_mode):
-        member.type, member.linkname = tarfile.SYMTYPE, os.readlink(path)  # noqa: PTH115
-        if not stays(name, member.linkname):
+    elif stat.S_ISLNK(held.found.st_mode):
+        member.type, member.linkname = tarfile.SYMTYPE, _from_here(held.name, held.target(), names)
+        if not stays(held.name, member.linkname) or len(os.fsencode(member.linkname)) > _LONGEST_TARGET:
             return 0
-    elif stat.S_ISREG(found.st_mode):
-        return _add_file(archive, path, member, left)
+    elif stat.S_ISREG(held.found.st_mode):
+        body = held.read(left + 1)  # by what is there, not by what its size says
+        if len(body) <= left:
+            member.size = len(body)
+            archive.addfile(member, io.BytesIO(body))
+        return len(body) + tarfile.BLOCKSIZE
     else:
         return 0
     archive.addfile(member)
     return tarfile.BLOCKSIZE
 
 
-def _add_file(archive: tarfile.TarFile, path: str, member: tarfile.TarInfo, left: int) -> int:
-    if not member.mode & 0o400:
-        os.chmod(path, member.mode | 0o400)  # noqa: PTH101
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | _OPEN), "rb") as file:  # noqa: PTH123 (never through a link)
-        body = file.read(left + 1)  # by what is there, not by what its size says
-    if len(body) <= left:
-        member.size = len(body)
-        archive.addfile(member, io.BytesIO(body))
-    return len(body) + tarfile.BLOCKSIZE
+def _from_here(name: str, target: str, names: tuple[str, ...]) -> str:
+    """A link's target as it leads to the same place from where the link lies, if it names the workspace itself.
+
+    The workspace has another path when it is restored, and where nothing is bound the task's name for it is none.
+    """
+    for known in names:
+        inside = f"{target}/".removeprefix(f"{known.rstrip('/')}/")
+        if inside != f"{target}/":
+            return "../" * name.count("/") + inside.strip("/") or "."
+    return target
 
 
 def _unpack(

@@ -61,6 +61,11 @@ def working_places(task: _Placed, workspace: Path, box: Path) -> Places:
     return ((task.workdir or APP, workspace), (LOGS, box / "logs"))
 
 
+def names_of(task: _Placed, workspace: Path) -> tuple[str, ...]:
+    """What a workspace is called in its task's texts."""
+    return tuple(name for name, folder in working_places(task, workspace, workspace.parent) if folder == workspace)
+
+
 def solving_places(task: _Placed, workspace: Path, box: Path) -> Places:
     """For the reference solution."""
     solution = ((SOLUTION, task.solution.parent),) if task.kind in CONTAINED else ()

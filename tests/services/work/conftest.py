@@ -47,6 +47,11 @@ class Run:
         (path / "tests/test.sh").write_text(f"#!/bin/sh\n{test}\n")
         return name
 
+    def named(self, task: str, workdir: str) -> None:
+        """Let the texts of a task call its workspace so."""
+        for path in self.folder.glob(f"tasks/*/{task}/task.toml"):
+            path.write_text(f'{path.read_text()}[environment]\nworkdir = "{workdir}"\n')
+
     def configure(self, **sections: dict[str, Any]) -> None:
         self.config = Config.of({**self.config.table(), **sections})
 

@@ -64,6 +64,30 @@ async def test_a_workspace_is_copied_without_what_a_copy_would_wait_for(run: Any
         assert (run.folder / "work/x0-0/ws/pipe").exists()
 
 
+async def test_a_link_by_the_tasks_own_name_for_its_workspace_is_part_of_the_work(run: Any) -> None:
+    run.task("job", "[ -f current ]")
+    run.named("job", "/app")
+    async with at_work(run, "echo half >out; ln -s /app/out current"):
+        assert (await assess(run.place("evaluator"), run.bus, "x0-0")).score == 1.0
+    assert (await run.heard("ev.r.evaluator.execution.x0-0", 1))[0].commit.events[0].score == 1.0
+
+
+@pytest.mark.parametrize("put", ["link", "much"])
+async def test_what_an_end_would_not_keep_is_not_copied_either(run: Any, put: str) -> None:
+    run.task("job", "exit 0")
+    async with at_work(run, "echo half >out"):
+        place = run.folder / "work/x0-0/ws"
+        if put == "link":
+            place.rename(run.folder / "elsewhere")
+            place.symlink_to(run.folder)
+        else:
+            with (place / "sparse").open("wb") as file:
+                file.truncate(1 << 40)
+        with pytest.raises(AssessError, match=r"work/x0-0/ws: cannot be copied .*it is not kept"):
+            await assess(run.place("evaluator"), run.bus, "x0-0")
+    assert await run.count(SAID) == 0
+
+
 async def test_a_workspace_of_any_depth_is_copied(run: Any) -> None:
     run.task("job", "[ -f out ]")
     deep = "p=d; for n in 1 2 3 4 5 6 7 8 9; do p=$p/$p; done; mkdir -p $p && mkdir -p $p/$p; echo half >out"

@@ -51,7 +51,7 @@ async def test_what_a_harness_did_before_its_pod_was_gone_is_kept(run: Any) -> N
     assert (outcome.reason, outcome.stage, outcome.exit_code) == ("failed", "agent", None)
     assert "was deleted" in outcome.detail
     assert outcome.setup_seconds is not None
-    state, _ = await keep(run.bus.blobs, outcome)
+    state, _ = await keep(run.bus.blobs, outcome, None)
     assert state is not None
     restore(run.bus.blobs.get(state), run.folder / "restored")
     assert (run.folder / "restored/half.txt").read_text() == "half\n"

@@ -148,6 +148,24 @@ async def test_a_workspace_too_large_to_keep_leaves_no_state_but_a_reason(run: A
     assert f"more than {MOST_BYTES} bytes" in event.detail
 
 
+async def test_a_link_by_the_tasks_own_name_for_its_workspace_is_kept_whoever_ends_it(run: Any) -> None:
+    run.task("job")
+    run.named("job", "/app")
+    os.mkfifo(run.folder / "up")
+    run.harness(f"ln -s /app/start.txt current; case $HOME in *x0-1*) echo up >{run.folder}/up; sleep 300;; esac")
+    for name in ("x0-0", "x0-1"):
+        await run.dispatch(name, "job")
+        await run.grant(name)
+    async with run.serving(runner.serve, "runner", "first"):
+        events = [await ended(run, "x0-0")]
+        await told(run.folder / "up")
+    async with run.serving(runner.serve, "runner", "second"):
+        events.append(await ended(run, "x0-1"))
+        await run.emptied("rollout")
+    assert [event.reason for event in events] == ["completed", "failed"]
+    assert [(restored(run, event) / "current").read_text() for event in events] == ["start\n", "start\n"]
+
+
 async def test_a_cancelled_execution_ends_once_wherever_it_stands(run: Any) -> None:
     run.task("job")
     os.mkfifo(run.folder / "up")

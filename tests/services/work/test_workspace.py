@@ -1,14 +1,19 @@
 import contextlib
+import ctypes
 import io
 import os
 import tarfile
 import tempfile
+import threading
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
+from gyre.tasks.folder import Task
 from services.workspace import WorkspaceError, clear, preserve, restore
+
+AT_CWD, EXCHANGE = -100, 2
 
 
 def filled(folder: Path) -> Path:
@@ -45,6 +50,45 @@ def test_links_that_lead_out_pipes_and_sockets_are_left_behind(tmp_path: Path) -
     (place / "kept").write_text("kept")
     with tarfile.open(fileobj=io.BytesIO(preserve(place))) as archive:
         assert archive.getnames() == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("target", "kept"),
+    [
+        ("/app/releases/v2", "releases/v2"),
+        ("/app//releases/", "releases"),
+        ("/app", "."),
+        ("/app/sub/../releases/v2", "sub/../releases/v2"),
+        ("{ws}/releases/v2", "releases/v2"),
+        ("/app/../etc/passwd", None),
+        ("/application/v2", None),
+        ("/etc/passwd", None),
+    ],
+)
+def test_a_link_into_the_workspace_by_its_absolute_name_is_kept(tmp_path: Path, target: str, kept: str | None) -> None:
+    (tmp_path / "ws/sub/deep").mkdir(parents=True)
+    for name, up in (("current", ""), ("sub/deep/current", "../../")):
+        (tmp_path / "ws" / name).symlink_to(target.format(ws=tmp_path / "ws"))
+        restored = tmp_path / f"restored-{len(up)}"
+        restore(preserve(tmp_path / "ws", task=placed(tmp_path, "/app")), restored)
+        found = str((restored / name).readlink()) if (restored / name).is_symlink() else None
+        assert found == (kept and str(PurePath(up + kept)))
+
+
+def test_a_link_by_the_name_of_another_tasks_workspace_is_left_behind(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws/current").symlink_to("/app/out")
+    for task in (None, placed(tmp_path, "/testbed"), placed(tmp_path, "")):
+        with tarfile.open(fileobj=io.BytesIO(preserve(tmp_path / "ws", task=task))) as archive:
+            assert archive.getnames() == []
+
+
+def placed(folder: Path, workdir: str) -> Task:
+    """A task whose workspace has this name."""
+    return Task(
+        name="job", path=folder, instruction="", difficulty="", tags=(), setup_timeout=1.0, agent_timeout=1.0,
+        verifier_timeout=1.0, kind="harbor" if workdir == "/app" else "folder", workdir=workdir,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("leads", ["/etc", "../tests", "nowhere", "ws"])
@@ -97,6 +141,46 @@ def without_root(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.seteuid(before)
+
+
+def test_nothing_is_touched_where_somebody_works() -> None:
+    with tempfile.TemporaryDirectory() as name, without_root(Path(name)):
+        place = Path(name, "ws")
+        place.mkdir()
+        (place / "closed").write_text("kept")
+        (place / "closed").chmod(0)
+        with pytest.raises(PermissionError):
+            preserve(place, worked_in=True)
+        assert (place / "closed").stat().st_mode & 0o777 == 0
+        preserve(place)
+        assert (place / "closed").stat().st_mode & 0o777 == 0o400
+
+
+def test_no_file_of_the_hosts_gets_in_while_a_folder_is_swapped_for_a_link_to_it(tmp_path: Path) -> None:
+    (tmp_path / "host/keys").mkdir(parents=True)
+    (tmp_path / "host/keys/proxy.key").write_text("secret")
+    (tmp_path / "ws/one").mkdir(parents=True)
+    (tmp_path / "ws/other").symlink_to(tmp_path / "host")
+    one, other = os.fsencode(tmp_path / "ws/one"), os.fsencode(tmp_path / "ws/other")
+    libc, over = ctypes.CDLL(None), threading.Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            libc.renameat2(AT_CWD, one, AT_CWD, other, EXCHANGE)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        found = {name for _ in range(400) for name in members(preserve(tmp_path / "ws", worked_in=True))}
+    finally:
+        over.set()
+        swapping.join()
+    assert found <= {"one", "other"}
+
+
+def members(archive: bytes) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        return tar.getnames()
 
 
 def test_a_workspace_that_is_too_large_is_refused_with_its_limit(tmp_path: Path) -> None:
