@@ -59,7 +59,8 @@ async def score_tasks(
         EvaluationFailed: neither a run nor a model has that name, or the services could not go on.
     """
     count = sum(path.is_dir() for path in tasks.iterdir())
-    chosen = [*overrides, f"tasks.train={tasks}", f"tasks.heldout={tasks}"]
+    # What left nothing to assess is not counted against a task: an outage would be kept, and is drawn again so.
+    chosen = ["reward.nothing_assessable=mask", *overrides, f"tasks.train={tasks}", f"tasks.heldout={tasks}"]
     _, scored = await _measured(target, runs, count * rollouts, chosen)
     scores = floats(scored.scores)
     return [[score for score in scores[place::count] if not math.isnan(score)] for place in range(count)]

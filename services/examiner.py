@@ -17,6 +17,7 @@ from bus import subjects
 from bus.errors import Conflict
 from bus.log import BusPort, Expect
 from gyre.core import cell
+from gyre.errors import GyreError
 from gyre.evaluators.port import Evaluator, EvaluatorError
 from gyre.proxy.tokens import MOST_ATTEMPTS, episode
 from gyre.sandboxes.make import make_sandbox
@@ -43,6 +44,10 @@ async def serve(place: Place, bus: BusPort) -> None:
     finally:
         await judges.close()
         await sandbox.close()
+
+
+class _NothingLeft(GyreError):
+    """An episode left nothing to assess."""
 
 
 class Examiner:
@@ -121,42 +126,37 @@ class Examiner:
             box = self._episodes.box(name)
             tests_box = box.with_name(f"{name}.eval")  # a HOME that the agent never saw
             try:
-                left, why = await asyncio.to_thread(_left, outcome, task)
-                if left is None:
-                    return self._nothing(name, why)
-                return await self._judged(task, left, tests_box)
+                return await self._judged(name, task, outcome, tests_box)
             finally:
                 await asyncio.to_thread(_clear_both, box, tests_box)
 
-    def _nothing(self, name: str, why: str) -> float:
-        """What an episode counts that left nothing to assess: the same as an execution of the training does."""
-        _LOG.warning("%s: left nothing to assess: %s", name, why)
-        return 0.0 if self._place.config.reward.nothing_assessable == "placeholder" else math.nan
-
-    async def _judged(self, task: Task, left: bytes, box: Path) -> float:
-        """Scored as training is: what could be preserved, restored where nothing else of the agent's is."""
+    async def _judged(self, name: str, task: Task, outcome: Outcome, box: Path) -> float:
+        """Scored as training is: what can be preserved of it, restored where nothing else of the agent's is."""
+        reward = self._place.config.reward
         try:
-            fresh = await asyncio.to_thread(_restored, left, box)
-            verdict = await self._evaluator.evaluate(task, fresh, box, self._place.config.reward.budget_seconds)
+            fresh = await asyncio.to_thread(_restored, outcome, task, box)
+            verdict = await self._evaluator.evaluate(task, fresh, box, reward.budget_seconds)
+        except _NothingLeft as error:
+            _LOG.warning("%s: nothing to assess: %s", name, error)
+            return 0.0 if reward.nothing_assessable == "placeholder" else math.nan
         except (EvaluatorError, workspace.WorkspaceError, OSError):
             return math.nan
         return math.nan if verdict.score is None else verdict.score
 
 
-def _left(outcome: Outcome, task: Task) -> tuple[bytes | None, str]:
-    """What an episode left, preserved; or why there is nothing."""
-    if outcome.workspace is None:
-        return None, outcome.detail
-    try:
-        return workspace.preserve(outcome.workspace, task=task), ""
-    except (workspace.WorkspaceError, OSError) as error:
-        return None, str(error)
-
-
-def _restored(left: bytes, box: Path) -> Path:
+def _restored(outcome: Outcome, task: Task, box: Path) -> Path:
     workspace.vacate(box)
-    workspace.restore(left, box / "ws")
+    workspace.restore(_preserved(outcome, task), box / "ws")
     return box / "ws"
+
+
+def _preserved(outcome: Outcome, task: Task) -> bytes:
+    if outcome.workspace is None:
+        raise _NothingLeft(outcome.detail)
+    try:
+        return workspace.preserve(outcome.workspace, task=task)
+    except (workspace.WorkspaceError, OSError) as error:
+        raise _NothingLeft(str(error)) from error
 
 
 def _clear_both(box: Path, tests_box: Path) -> None:

@@ -1,7 +1,6 @@
 """The examiner on the bus in memory."""
 
 import math
-import os
 from typing import Any
 
 import pytest
@@ -104,7 +103,9 @@ async def test_an_episode_that_leaves_nothing_to_assess_counts_as_an_execution_d
 
 async def test_an_episode_that_never_began_counts_as_an_execution_does(run: Any) -> None:
     with_heldout(run, a="exit 0", b="exit 0")
-    os.mkfifo(run.folder / "tasks/heldout/a/environment/pipe")
+    run.named("a", "/no/such/folder")
+    with (run.folder / "tasks/heldout/a/task.toml").open("a") as file:
+        file.write("[gyre]\nfrom_image = true\n")
     run.harness("exit 0")
     await start(run, "e0", 2)
     event = await scored(run)
