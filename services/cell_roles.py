@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from gyre.core.routes import vacated
 from gyre.engines.port import Engine
+from gyre.trainers.port import WeightsRefused
 from gyre.weights.port import Weights
 from schemas.envelope import Event
 from schemas.roles import (
@@ -23,7 +24,8 @@ from schemas.roles import (
     RoleTransitionRequested,
 )
 from services.cell_desk import Desk
-from services.cell_training import Training, named
+from services.cell_training import Training, named, refuse_unless
+from services.exits import Hopeless
 from services.memory import give_back, resident_bytes
 
 log = logging.getLogger("gyre")
@@ -52,21 +54,30 @@ class Roles:
         return self._desk.index < self._desk.view.trainers
 
     async def serve(self) -> None:
-        """Hold what rollout engines are to serve."""
+        """Hold what rollout engines are to serve; raises as `Training.restore`."""
         desk = self._desk
-        version, reference = desk.view.target
+        target = version, reference = desk.view.target
         resume = desk.held.engine_version == -1
-        await self._weights.bring(self._engine, named(desk.place, reference), version, resume=resume)
+        try:
+            await self._weights.bring(self._engine, named(desk.place, reference), version, resume=resume)
+        except WeightsRefused as refused:
+            await refuse_unless(lambda: desk.view.target != target, desk, refused)
+            raise
         desk.held = replace(desk.held, engine_version=version)
 
     async def move(self) -> None:
-        """Make the transition that is asked of this cell, and say each phase. What cannot be undone is raised."""
+        """Make the transition that is asked of this cell, and say each phase. What cannot be undone is raised.
+
+        So is what would fail again whenever it is asked for.
+        """
         request = self._desk.view.requests[self._desk.index]
         phases = self._to_train() if request.to == "train" else self._to_rollout()
         events: list[Event] = []
         for name, work in phases:
             try:
                 events.append(await self._phase(request, name, work))
+            except Hopeless:
+                raise
             except Exception as error:
                 log.exception("%s: %s failed; the cell keeps its role", request.transition, name)
                 await (self._serve_again() if request.to == "train" else self._train_again())

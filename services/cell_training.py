@@ -3,20 +3,23 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gyre.core import cell, ledger
+from gyre.core.cell import View
 from gyre.engines.port import EngineUnavailable
 from gyre.engines.remote import RemoteEngine
 from gyre.errors import GyreError
 from gyre.trainers.checkpoint import locate, prune, spare
 from gyre.trainers.port import (
     FencedOut,
+    GradientRefused,
     ReductionFailed,
     Trainer,
+    UpdateSpoilt,
     WeightsRefused,
 )
 from gyre.weights.port import Weights
@@ -36,6 +39,7 @@ from schemas.training import (
 from services import failpoints
 from services.cell_claims import Claims
 from services.cell_desk import Desk
+from services.exits import Hopeless
 from services.place import Place
 from services.replica import Replica
 
@@ -105,9 +109,6 @@ class Training:
         try:
             await self.restore()
         except WeightsRefused:
-            await desk.caught_up()
-            if desk.view.ledger.version == state.version:
-                raise
             return  # the step is over by now, and its weights are gone
         await asyncio.to_thread(self._trainer.zero)
         self._forget()
@@ -116,17 +117,28 @@ class Training:
         await desk.say(("cell", desk.index), joined)
 
     async def restore(self) -> None:
-        """Hold the weights of the step that is collecting, on the core the optimizer's state too; `TrainerError`."""
-        desk, version = self._desk, self._desk.view.ledger.version
+        """Hold the weights of the step that is collecting, on the core the optimizer's state too.
+
+        Raises:
+            WeightsRefused: the step is over by now.
+            Hopeless: they cannot be read, nor will they be.
+            TrainerError: it does not hold them.
+        """
+        desk, view = self._desk, self._desk.view
+        version = view.ledger.version
         if desk.held.trainer_version != version:
-            await asyncio.to_thread(self._load)
+            try:
+                await asyncio.to_thread(self._load, view)
+            except WeightsRefused as refused:
+                await refuse_unless(lambda: desk.view.ledger.version != version, desk, refused)
+                raise
             desk.held = replace(desk.held, trainer_version=version)
 
-    def _load(self) -> None:
+    def _load(self, view: View) -> None:
         desk = self._desk
-        weights = weights_path(desk.place, desk.view.weights)
-        if desk.index == ledger.CORE and desk.view.optimizer is not None:
-            self._trainer.restore(weights, weights_path(desk.place, desk.view.optimizer))
+        weights = weights_path(desk.place, view.weights)
+        if desk.index == ledger.CORE and view.optimizer is not None:
+            self._trainer.restore(weights, weights_path(desk.place, view.optimizer))
         else:
             self._trainer.load(weights)
 
@@ -248,7 +260,10 @@ class Training:
         total, self._sum = self._sum, None
         if total is None:
             raise GyreError(f"step {state.step}: no sum is held; the step is redone by another instance of the core")
-        applied = await asyncio.to_thread(self._trainer.apply, total)
+        try:
+            applied = await asyncio.to_thread(self._trainer.apply, total)
+        except (GradientRefused, UpdateSpoilt) as error:  # the same sum, done again, gives the same
+            raise Hopeless(f"step {state.step}: {error}") from error
         sequence = desk.sequence
         saved = await asyncio.to_thread(self._trainer.save, desk.place.folder, sequence)
         failpoints.reach(desk.place.folder, "stepped")
@@ -286,9 +301,13 @@ class Training:
         desk = self._desk
         view = desk.view
         began = time.monotonic()
-        await asyncio.to_thread(weights_path, desk.place, view.weights)  # digested before anyone is told to load it
         weights = named(desk.place, view.weights)
-        offered = await self._weights.offer(weights, view.published_weights)  # again: this may be another core
+        try:
+            await asyncio.to_thread(locate, desk.place.folder, weights)  # digested before anyone is told to load it
+            offered = await self._weights.offer(weights, view.published_weights)  # again: this may be another core
+        except WeightsRefused as refused:
+            await refuse_unless(lambda: desk.view.published >= view.ledger.version, desk, refused)
+            raise
         await asyncio.gather(*(self._has_it(each, view.ledger.version) for each in view.engines.values()))
         spared = await self._spare(weights) if desk.place.config.run.keep_weights == "latest" else ()
         published = WeightsPublished(
@@ -335,6 +354,17 @@ def named(place: Place, reference: WeightsRef | None) -> WeightsRef:
 def weights_path(place: Place, reference: WeightsRef | None) -> Path:
     """Where they lie, checked against their digest. Raises `GyreError`."""
     return locate(place.folder, named(place, reference))
+
+
+async def refuse_unless(over: Callable[[], bool], desk: Desk, refused: WeightsRefused) -> None:
+    """Weights that cannot be read are no matter once the log has gone on from them.
+
+    Raises:
+        Hopeless: it still names them, as it will to whoever starts again.
+    """
+    await desk.caught_up()
+    if not over():
+        raise Hopeless(f"cell {desk.index}: {refused}") from refused
 
 
 def _let_go(future: "asyncio.Future[Any]") -> None:

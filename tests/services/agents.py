@@ -101,11 +101,15 @@ class Crew(Rig):
 
     async def ask(self, transition: str, index: int, to: Literal["train", "rollout"]) -> Event:
         """Ask a cell for a transition; how it ended."""
+        await self.request(transition, index, to)
+        ended: Event = await self.heard(RoleTransitionCompleted, RoleTransitionFailed, transition=transition)
+        return ended
+
+    async def request(self, transition: str, index: int, to: Literal["train", "rollout"]) -> None:
+        """Ask a cell for a transition."""
         cells = [event for event in await self.said(CellRegistered) if event.cell == index]
         request = RoleTransitionRequested(transition=transition, cell=index, instance=cells[-1].instance, to=to)
         await self.say("scheduler", ("cell", str(index)), request)
-        ended: Event = await self.heard(RoleTransitionCompleted, RoleTransitionFailed, transition=transition)
-        return ended
 
     async def phases(self, transition: str) -> list[RoleTransitionPhaseCompleted]:
         """What a transition went through."""

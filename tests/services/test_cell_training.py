@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from bus.memory import MemoryBroker, MemoryBus, MemoryLog
 from bus.streams import Limits
 from gyre.config import Config
 from gyre.engines.scripted import ScriptedEngine, replay
+from gyre.trainers.port import Applied, UpdateSpoilt, WeightsRefused
 from gyre.weights.files import FromFolder
 from schemas.envelope import Commit
 from schemas.refs import WeightsRef
@@ -26,11 +27,13 @@ from schemas.training import (
     ContributionDiscarded,
     OptimizerStepped,
     ReductionOpened,
+    StreamClosed,
     WeightsPublished,
 )
 from services import cell_training
 from services.cell_desk import CellReplaced, Desk
 from services.cell_training import Training
+from services.exits import Hopeless
 from services.place import Place
 from services.replica import Replica
 from tests.trainers import batch
@@ -183,3 +186,79 @@ async def test_a_cell_that_is_called_home_says_that_nothing_broke(tmp_path: Path
     (discarded,) = said.commit.events
     assert isinstance(discarded, ContributionDiscarded)
     assert not discarded.broken
+
+
+class Refusing:
+    """A trainer that cannot read what it is given; `meanwhile` is what happens while it tries."""
+
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.meanwhile = meanwhile
+
+    def restore(self, weights: Path, optimizer: Path) -> None:
+        self.meanwhile()
+        raise WeightsRefused("they are of another model")
+
+
+async def test_weights_that_nobody_can_read_end_the_cell_for_good(tmp_path: Path) -> None:
+    async with core(tmp_path, Refusing()) as (desk, training):
+        await desk.say(("core",), updated(tmp_path))
+        await desk.heard()
+        with pytest.raises(Hopeless, match=r"^cell 0: they are of another model$"):
+            await training.join()
+        with pytest.raises(Hopeless, match=r"^cell 0: they are of another model$"):
+            await training.restore()
+
+
+async def test_weights_of_a_step_that_is_over_by_now_are_not_missed(tmp_path: Path) -> None:
+    trainer = Refusing()
+    async with core(tmp_path, trainer) as (desk, training):
+        first = updated(tmp_path)
+        await desk.say(("core",), first)
+        await desk.heard()
+        loop = asyncio.get_running_loop()
+        on = desk.say(("core",), first.model_copy(update={"step": 2, "version": 2}))
+        trainer.meanwhile = lambda: asyncio.run_coroutine_threadsafe(on, loop).result()
+        await training.join()
+        assert desk.held.trainer_version == -1
+        said = await desk.bus.ev.last(desk.place.subject("cell", 0))
+    assert said is None
+
+
+async def test_a_core_whose_weights_are_damaged_publishes_nothing_and_ends_for_good(tmp_path: Path) -> None:
+    async with core(tmp_path) as (desk, training):
+        await desk.say(("core",), updated(tmp_path))
+        await desk.heard()
+        (weights,) = (tmp_path / "weights").iterdir()
+        weights.write_bytes(b"WEIGHTS")
+        with pytest.raises(Hopeless, match="the file is damaged"):
+            await training.publish()
+        assert await desk.bus.ev.head() == 1
+
+
+class Overflowing(Slow):
+    """A trainer whose update gives no numbers."""
+
+    def apply(self, reduced: torch.Tensor) -> Applied:
+        raise UpdateSpoilt("weights that are not finite")
+
+
+async def test_an_update_without_numbers_is_not_said_and_ends_the_core_for_good(tmp_path: Path) -> None:
+    trainer = Overflowing()
+    trainer.let.set()
+    async with core(tmp_path, trainer) as (desk, training):
+        for event in (
+            CellRegistered(cell=0, instance="core-a", url="", capacity=1, version=0),
+            CellJoined(step=1, cell=0, instance="core-a", version=0),
+            StreamClosed(step=1, micro_steps=0),
+            ReductionOpened(step=1, epoch=1, members=(0,), instances=("core-a",), contributions=()),
+        ):
+            await desk.say(("core",), event)
+        await desk.heard()
+        assert desk.view.ledger.reduction is not None
+        await training.take_part()
+        with pytest.raises(Hopeless, match=r"^step 1: weights that are not finite$"):
+            await training.step()
+        said = await desk.bus.ev.last(desk.place.subject("core"))
+    assert said is not None
+    assert said.commit is not None
+    assert not any(isinstance(event, OptimizerStepped) for event in said.commit.events)

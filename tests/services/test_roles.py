@@ -29,6 +29,7 @@ from schemas.roles import (
     RoleTransitionFailed,
     RoleTransitionRequested,
 )
+from services.exits import Hopeless
 from services.proxy_world import World
 from tests.proxy.rig import MODEL, RUN, SECRET, SYSTEM, TASK, Cell, Client
 from tests.services.agents import Crew, Holding
@@ -285,11 +286,30 @@ async def test_a_cell_that_can_take_neither_role_ends_and_is_lost(crew: Crew) ->
     trainer.broken = True
     async with crew.agent(0, engine, trainer) as running:
         engine.refusals = 2
-        instance = (await crew.heard(CellRegistered)).instance
-        request = RoleTransitionRequested(transition="t1", cell=0, instance=instance, to="train")
-        await crew.say("scheduler", ("cell", "0"), request)
+        await crew.request("t1", 0, "train")
         with pytest.raises(EngineFailed, match="no memory yet"):
             await running
+
+
+async def test_weights_that_cannot_be_read_end_a_cell_that_is_to_train_and_nothing_is_tried_again(crew: Crew) -> None:
+    async with crew.agent(0, Cell([]).engine) as running:
+        (weights,) = (crew.folder / "weights").iterdir()
+        weights.unlink()
+        await crew.request("t1", 0, "train")
+        with pytest.raises(Hopeless, match=rf"^cell 0: {weights}: missing; restore it from a copy"):
+            await running
+    assert await crew.said(RoleTransitionFailed) == []
+
+
+async def test_weights_that_cannot_be_read_end_a_cell_that_is_to_serve(crew: Crew) -> None:
+    async with crew.agent(0, Cell([]).engine) as running:
+        await crew.ask("t1", 0, "train")
+        (weights,) = (crew.folder / "weights").iterdir()
+        weights.write_bytes(b"WEIGHTS")
+        await crew.request("t2", 0, "rollout")
+        with pytest.raises(Hopeless, match="the file is damaged"):
+            await running
+    assert await crew.said(RoleTransitionFailed) == []
 
 
 def fixed_split(folder: Path) -> Crew:

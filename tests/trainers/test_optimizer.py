@@ -70,7 +70,7 @@ def test_a_learning_rate_that_leaves_no_numbers_is_found_at_the_update() -> None
 
 
 def test_epsilon_stays_above_0_in_the_numbers_of_the_optimizer() -> None:
-    with pytest.raises(ValueError, match="epsilon = 1e-46: give at least 1.175"):
+    with pytest.raises(ValueError, match=r"epsilon = 1e-46: give at least 1\.175"):
         AdamSettings(epsilon=1e-46)
     mine = parameters()
     Adam(mine, AdamSettings(epsilon=2.0**-126)).apply(torch.tensor([1.0] + [0.0] * 7))
