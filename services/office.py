@@ -190,7 +190,8 @@ class Office(Generic[State]):
 
     def _keep_time(self, event: Event, set_at: int) -> None:
         if isinstance(event, TimerSet):
-            self._arm(event.timer, max(0.0, event.seconds - (time.time_ns() - set_at) / 1e9))
+            past = (time.time_ns() - set_at) / 1e9  # below 0 where the clock was set back meanwhile
+            self._arm(event.timer, min(event.seconds, max(0.0, event.seconds - past)))
         elif isinstance(event, TimerFired):
             if self._due is not None:
                 self._due.pop(event.timer, None)

@@ -59,8 +59,8 @@ class Child:
     process: Born | None = None
     born: float = 0.0
     """Monotonic seconds."""
-    born_at: int = 0
-    """UTC, ns."""
+    instance: str = ""
+    """What it registered as, of a cell that did since it was born."""
     quick_deaths: int = 0
     left_alone: bool = False
     """Whether it is not started again, since the run does without it."""
@@ -126,14 +126,19 @@ class Supervisor:
         for child in self.children:
             _signal(child, signal.SIGKILL)
 
-    def replace(self, cell: int, registered_at: int) -> None:
+    def registered(self, cell: int, instance: str) -> None:
+        """A cell came, as the log says since the run is supervised here."""
+        for child in self.children:
+            if child.cell == cell:
+                child.instance = instance
+
+    def replace(self, cell: int, instance: str) -> None:
         """End the process of a lost cell if it lives yet (it hangs), so that another one is started.
 
-        `registered_at` (UTC, ns) tells whose loss it is: a process born later is the next one, which may still be
-        importing.
+        One that has not registered as this instance is the next one, which may still be importing.
         """
         for child in self.children:
-            if child.cell == cell and 0 < child.born_at <= registered_at and not self._stopping:
+            if child.cell == cell and child.instance == instance and not self._stopping:
                 log.warning("%s hangs; ending it", child.name)
                 _signal(child, signal.SIGKILL)
 
@@ -194,7 +199,7 @@ class Supervisor:
 
     async def _start(self, child: Child) -> Born:
         words = [child.service, str(self.folder), *([] if child.cell is None else [str(child.cell)])]
-        child.born, child.born_at = time.monotonic(), time.time_ns()
+        child.born, child.instance = time.monotonic(), ""
         with self._log(child).open("ab") as file:
             child.process = await self._nursery(child.service).bear(words, file.fileno())
         if self._over():  # told to stop while it was being started

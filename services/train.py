@@ -95,7 +95,7 @@ async def _followed(opened: Opened) -> dict[str, Any]:
         begin = await started(bus.ev)
         config = Config.recorded(begin.config)
         supervisor = Supervisor(opened.folder, config, opened.server)
-        watch.lost = supervisor.replace
+        watch.registered, watch.lost, watch.since = supervisor.registered, supervisor.replace, await bus.ev.head()
         await _supervise(supervisor, bus, watch)
         if supervisor.full:
             raise RunFull(f"run {opened.run}: {supervisor.fatal}; {await _way_to_room(bus)}")
@@ -133,9 +133,11 @@ class Watch:
     def __init__(self, progress: Progress) -> None:
         """Begin at this progress."""
         self.progress = progress
-        self.lost: Callable[[int, int], None] = lambda _cell, _time: None
-        """Called with each lost cell and when (UTC, ns) the lost instance had registered."""
-        self._registered: dict[str, int] = {}
+        self.since = 0
+        """The log's end when it began: what it held by then is history, and concerns no process of today."""
+        self.registered: Callable[[int, str], None] = lambda _cell, _instance: None
+        self.lost: Callable[[int, str], None] = lambda _cell, _instance: None
+        """Called with each cell and instance that registered, or was lost, since then."""
         self._end = asyncio.Event()
 
     async def read(self, bus: BusPort) -> None:
@@ -146,10 +148,10 @@ class Watch:
                 time = stored.commit.time if stored.commit else 0
                 for event in stored.commit.events if stored.commit else ():
                     self.progress = evolve(self.progress, time, event)
-                    if isinstance(event, CellRegistered):
-                        self._registered[event.instance] = time
-                    elif isinstance(event, CellLost):
-                        self.lost(event.cell, self._registered.pop(event.instance, 0))
+                    if isinstance(event, CellRegistered) and stored.sequence > self.since:
+                        self.registered(event.cell, event.instance)
+                    elif isinstance(event, CellLost) and stored.sequence > self.since:
+                        self.lost(event.cell, event.instance)
                 if self.over():
                     self._end.set()
 

@@ -112,6 +112,18 @@ async def test_timers_that_fired_are_not_fired_again_by_who_folds_the_log_anew(
     assert fired[20].timer == "open"
 
 
+async def test_a_timer_waits_no_longer_than_it_was_set_for_when_the_clock_was_set_back(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    place = Place("scheduler", "scheduler-0", RUN, tmp_path, "", Config())
+    commit = place.commit((TimerSet(timer="supply", seconds=0.0),), as_of=0, correlation=RUN)
+    ahead = commit.model_copy(update={"time": commit.time + 3_600_000_000_000})
+    await MemoryBus(broker, RUN, "scheduler", "scheduler-0", tmp_path).ev.append(place.subject("timer"), ahead)
+    async with scheduler(broker, tmp_path / "1", "scheduler-1"):
+        (fired,) = await heard(broker, tmp_path, TimerFired, 1)
+    assert fired.timer == "supply"
+
+
 async def test_who_was_replaced_behind_a_snapshot_is_not_lost_however_much_it_is_missed(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:

@@ -9,9 +9,18 @@ from typing import cast
 
 import pytest
 
+from bus.jetstream import Bus
+from bus.memory import MemoryBroker, MemoryBus
+from bus.streams import Limits
 from gyre.config import Config
+from gyre.core.progress import Progress
+from schemas.envelope import Event
+from schemas.runs import RunFinished
 from services.births import Born, NotBorn
+from services.place import Place
 from services.supervisor import MOST_QUICK_DEATHS, MOST_QUICK_KILLS, Child, Supervisor, services_of
+from services.train import Watch
+from tests.core import facts
 
 
 def supervisor(folder: Path, *children: Child) -> Supervisor:
@@ -72,6 +81,32 @@ def test_only_what_is_not_heard_any_more_is_wanted_back(tmp_path: Path) -> None:
     made = supervisor(tmp_path, Child("cell", 0), Child("cell", 1), Child("packer", None), Child("admission", None))
     made.revive({"packer", "0"})
     assert [child.name for child in made.children if child.wanted.is_set()] == ["cell-1", "admission"]
+
+
+async def test_a_hanging_cell_is_ended_by_what_it_registered_as_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """History, which is read again when a run is resumed, ends nobody; nor does the loss of who was there before."""
+    broker, ended = MemoryBroker(), list[str]()
+    broker.provision("r", Limits())
+    bus = MemoryBus(broker, "r", "cell", "one", tmp_path)
+    monkeypatch.setattr("services.supervisor._signal", lambda child, _: ended.append(child.instance))
+    made, watch = supervisor(tmp_path, Child("cell", 0)), Watch(Progress())
+
+    async def say(*events: Event) -> None:
+        place = Place("cell", "one", "r", tmp_path, "", Config())
+        commit = place.commit(events, as_of=0, correlation="r").model_copy(update={"time": 1})  # a clock far behind
+        await bus.ev.append(place.subject("cell", 0), commit)
+
+    await say(facts.registered(0, "former"), facts.lost(0, "former"))
+    watch.registered, watch.lost, watch.since = made.registered, made.replace, await bus.ev.head()
+    await say(facts.lost(0, "long-gone"), facts.registered(0, "hangs"), facts.lost(0, "former"), facts.lost(0, "hangs"))
+    await say(RunFinished(steps=1, dispatched=1, launched=1, terminated=1))
+    reading = asyncio.create_task(watch.read(cast("Bus", bus)))
+    await asyncio.wait_for(watch.until_over(), 30)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    assert ended == ["hangs"]
 
 
 SERVICE = """trap 'echo {name} >>ended; exit 0' TERM; echo up; while :; do sleep 0.01; done"""
