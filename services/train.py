@@ -25,7 +25,7 @@ from schemas.runs import RunStarted
 from services.check import expected_staleness
 from services.display import Display
 from services.exits import Interrupted, RunFull
-from services.place import Note, new_instance, started
+from services.place import Note, named, new_instance, started
 from services.setup import Opened, asked_bytes, open_run, opening, reopen_run
 from services.supervisor import Supervisor
 
@@ -54,6 +54,8 @@ async def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Note.read(folder)
     with sole(folder):
         with opening(folder):
+            if not (folder / "proxy.key").is_file():  # an archive holds neither this nor weights
+                raise RunStopped(f"run {folder.name}: was imported from an archive: it replays, it does not resume")
             opened = await reopen_run(folder, most)
         (folder / "proxy.url").unlink(missing_ok=True)  # nobody holds to that address, and its port may be another's
         return await follow(opened)
@@ -71,7 +73,7 @@ def sole(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunStopped(
-                f"run {folder.name}: another gyre supervises it already; `gyre status {folder.name}` looks at it"
+                f"run {folder.name}: another gyre supervises it already; `gyre status {named(folder)}` looks at it"
             ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -98,14 +100,16 @@ async def _followed(opened: Opened) -> dict[str, Any]:
         watch.registered, watch.lost, watch.since = supervisor.registered, supervisor.replace, await bus.ev.head()
         await _supervise(supervisor, bus, watch)
         if supervisor.full:
-            raise RunFull(f"run {opened.run}: {supervisor.fatal}; {await _way_to_room(bus)}")
+            raise RunFull(f"run {opened.run}: {supervisor.fatal}; {await _way_to_room(bus, opened.folder)}")
         if supervisor.fatal:
             raise RunStopped(f"run {opened.run}: {supervisor.fatal}; logs lie in {opened.folder / 'logs'}")
         if watch.progress.aborted:
-            raise RunStopped(f"run {opened.run}: {watch.progress.aborted}; `gyre log tail {opened.run}` shows how")
+            raise RunStopped(
+                f"run {opened.run}: {watch.progress.aborted}; `gyre log tail {named(opened.folder)}` shows how"
+            )
         if not watch.progress.finished:
             raise Interrupted(
-                f"run {opened.run}: stopped before its end; `gyre resume {opened.run}` goes on from its log"
+                f"run {opened.run}: stopped before its end; `gyre resume {named(opened.folder)}` goes on from its log"
             )
         archive = opened.folder / f"{opened.run}.jsonl.zst"
         await export_run(opened.url, opened.run, opened.folder, archive)
@@ -213,9 +217,9 @@ async def _watch_offices(supervisor: Supervisor, bus: Bus) -> None:
         listening.cancel()
 
 
-async def _way_to_room(bus: Bus) -> str:
+async def _way_to_room(bus: Bus, folder: Path) -> str:
     """What to do about a full run."""
-    resume = f"gyre resume {bus.run}"
+    resume = f"gyre resume {named(folder)}"
     with contextlib.suppress(BusError, TimeoutError):
         async with asyncio.timeout(ROOM_SECONDS):
             rooms = await bus.room()

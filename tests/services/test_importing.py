@@ -44,6 +44,14 @@ def test_a_damaged_archive_leaves_no_folder_so_that_the_whole_one_can_come(gyre:
     assert whole(gyre, done.stdout.strip())
 
 
+def test_an_imported_run_is_not_resumed(gyre: Gyre, tmp_path: Path) -> None:
+    run = gyre("log", "import", SMALL).stdout.strip()
+    line = refusal(gyre("resume", run))
+    assert line == f"run {run}: was imported from an archive: it replays, it does not resume"
+    assert not list((tmp_path / "runs" / run).glob("*.jsonl.zst"))
+    assert whole(gyre, run)
+
+
 def test_an_import_that_was_killed_before_its_note_is_gone_on_with(gyre: Gyre, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / run_of(SMALL)
     folder.mkdir(parents=True)
