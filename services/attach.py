@@ -182,9 +182,10 @@ async def _answer(
 async def _given(host: Host, said: Mapping[str, Any]) -> dict[str, str]:
     try:
         await host.give(said["give"], said["after"], said["filter"])
-    except BusError as error:
+        login = host.login()
+    except (AttachError, BusError) as error:
         return {"error": str(error)}
-    return {}
+    return {"login": login.user, "password": login.password}
 
 
 async def _tell_end(host: Host | None, writer: asyncio.StreamWriter) -> None:

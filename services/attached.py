@@ -213,7 +213,7 @@ async def _chunked(log: ReadLog, after: int) -> Chunks:
 
 
 async def _live(worker: Worker, hello: Hello, boss: Boss) -> None:
-    link = Link(hello.url, _PATIENCE_SECONDS, lambda: (hello.login, hello.password))
+    link = Link(hello.url, _PATIENCE_SECONDS, lambda: boss.login)
     await link.open(f"{hello.user}-{os.getpid()}", hello.user)
     blobs = Blobs(Path(hello.blobs))
 

@@ -31,7 +31,7 @@ class Hello(BaseModel):
     user: str = ""
     """Whose inbox and consumers."""
     login: str = ""
-    """As whom to connect: `user`, or "" where the server knows no users."""
+    """As whom to connect: `user`, or "" where the server knows no users. Each answer tells it anew."""
     password: str = ""
     blobs: str = ""
     """Folder of the run's blobs."""
@@ -51,6 +51,8 @@ class Boss(Ending):
         super().__init__()
         self._reader, self._writer = reader, writer
         self._answers: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self.login = ("", "")
+        """User and password, as they are now."""
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -62,7 +64,9 @@ class Boss(Ending):
         """What to do: the first line. Raises `GoneError`."""
         if not (line := await self._reader.readline()):
             raise GoneError("gyre attach has gone; this consumer ends")
-        return Hello.model_validate_json(line)
+        hello = Hello.model_validate_json(line)
+        self.login = hello.login, hello.password
+        return hello
 
     async def listen(self) -> None:
         """Hear until the other end is gone. Raises `GoneError`: that ends this side too."""
@@ -76,12 +80,16 @@ class Boss(Ending):
         raise GoneError("gyre attach has gone; this consumer ends")
 
     async def ask(self, **words: str | int) -> None:
-        """Ask for something and wait until it is done. Raises `Unavailable` with what the other side says."""
+        """Ask for something and wait until it is done; passwords may have been renewed by then.
+
+        Raises `Unavailable` with what the other side says.
+        """
         async with self._turn:
             await self.tell(**words)
             answer = await self._answers.get()
         if "error" in answer:
             raise Unavailable(answer["error"])
+        self.login = answer["login"], answer["password"]
 
     async def tell(self, **words: Any) -> None:
         """Say something that needs no answer."""

@@ -20,6 +20,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import cast
 
 import orjson
 import uvicorn
@@ -152,6 +153,17 @@ def _noted(note: Path, place: Place, port: int) -> Iterator[None]:
                 note.unlink()
 
 
+class _Renewed(SASLPlaintext):
+    """A login that is looked up for each connection: passwords are renewed while a process runs."""
+
+    def __init__(self, place: Place) -> None:
+        def now() -> credentials.Login:
+            return credentials.login(place.url, place.folder, place.service)
+
+        # FastStream hands them on as they are, and the client below it calls what can be called
+        super().__init__(cast("str", lambda: now().user), cast("str", lambda: now().password))
+
+
 def application(place: Place, positions: Positions, meters: Meters) -> tuple[NatsBroker, AsgiFastStream]:
     """The FastStream broker and app of one process; its owner starts and stops the broker."""
     login = credentials.login(place.url, place.folder, place.service)
@@ -159,7 +171,7 @@ def application(place: Place, positions: Positions, meters: Meters) -> tuple[Nat
     broker = NatsBroker(
         login.url,
         name=f"{place.instance}-edge",
-        security=SASLPlaintext(login.user, login.password) if login.user else None,
+        security=_Renewed(place) if login.user else None,
         inbox_prefix=f"_INBOX.{inbox}",
         middlewares=(meters.middleware,),
         max_reconnect_attempts=-1,

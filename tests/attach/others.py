@@ -11,6 +11,7 @@ from typing import Any
 import nats
 
 from bus.jetstream import Bus
+from schemas.runs import TimerFired
 from services.consumer import At
 
 FORGED = b'{"run": "tried", "events": []}'
@@ -40,6 +41,16 @@ class Stubborn:
         sys.stderr.write("begun\n")
         sys.stderr.flush()
         threading.Event().wait()
+
+
+class Teller:
+    """Says of each timer that it fired."""
+
+    reads = (TimerFired,)
+
+    def handle(self, event: TimerFired, at: At) -> None:
+        sys.stderr.write(f"fired {event.timer}\n")
+        sys.stderr.flush()
 
 
 class Crasher:

@@ -16,7 +16,7 @@ import pytest
 from nats.aio.client import Client
 from prometheus_client.parser import text_string_to_metric_families
 
-from bus import subjects
+from bus import credentials, subjects
 from bus.errors import Unavailable
 from bus.jetstream import Bus
 from bus.log import BusPort
@@ -217,6 +217,36 @@ async def test_every_process_of_a_service_answers_the_command(
                         found = json.loads((await answers.next_msg(1)).data)
                         said[found["instance"]] = found["sequence"], found["lag"]
     assert said == {"cell-a": (3, 1), "cell-b": (4, 0)}
+
+
+async def answered(folder: Path, url: str) -> object:
+    """Who answers whoever may ask, once somebody does."""
+    password = credentials.password(folder, "control")
+    asking = await nats.connect(url, user="control", password=password, inbox_prefix="_INBOX.control")
+    try:
+        async with asyncio.timeout(60):
+            while True:
+                with suppress(nats.errors.NoRespondersError):
+                    answer = await asking.request(subjects.command("r", "builder", "status"), timeout=60)
+                    return json.loads(answer.data)["instance"]
+    finally:
+        await asking.close()
+
+
+async def test_a_process_whose_password_was_renewed_answers_the_command_again(tmp_path: Path) -> None:
+    own = credentials.server_of(tmp_path, "r", "laptop").start()
+    try:
+        place = place_in(tmp_path, own.url)
+        broker, _ = application(place, at(0, 0), Meters(place))
+        async with broker:
+            await broker.start()
+            assert await answered(tmp_path, own.url) == "builder-1"
+            credentials.forget(tmp_path)
+            own.stop()
+            own.start()
+            assert await answered(tmp_path, own.url) == "builder-1"
+    finally:
+        own.stop()
 
 
 async def test_an_edge_subscribes_to_no_stream_and_changes_none(
