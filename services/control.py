@@ -17,7 +17,7 @@ from gyre.core.progress import Progress
 from gyre.errors import ConfigError, Problem
 from services.alongside import until_one_fails
 from services.demo import report
-from services.place import NOTE, Note, Place, RunNotFound, new_instance, started
+from services.place import NOTE, Note, Place, RunNotFound, named, new_instance, started
 from services.preflight import preflight
 from services.setup import OPEN_SECONDS, BegunElsewhere, Opened, open_alone, opening, reopen_run, run_folder
 from services.train import Watch, show_progress, sole, summary
@@ -41,7 +41,7 @@ async def _see_through(place: Place, bus: BusPort, watch: Watch) -> None:
         showing.cancel()
         await asyncio.wait((showing,))
     if watch.progress.aborted:
-        log.error("run %s: %s; `gyre log tail %s` shows how", place.run, watch.progress.aborted, place.run)
+        log.error("run %s: %s; `gyre log tail %s` shows how", place.run, watch.progress.aborted, named(place.folder))
         return
     archive = place.folder / f"{place.run}.jsonl.zst"
     if not archive.exists():

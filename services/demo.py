@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from gyre.config import Config
+from services.place import named
 from services.terminal import one_line, show
 
 FILE = Path(__file__).with_name("demo.toml")
@@ -83,5 +84,5 @@ def report(result: dict[str, Any]) -> None:
         f"{', each once' if matches else ''}"
     )
     show(console, [f"archive            {one_line(str(result['archive']))}"])
-    run = result["run"]
-    console.print(f"next               gyre log stats {run} · gyre replay {run} --verify · gyre tree {run} x0-0")
+    run = one_line(named(Path(result["archive"]).parent))
+    show(console, [f"next               gyre log stats {run} · gyre replay {run} --verify · gyre tree {run} x0-0"])

@@ -1,6 +1,7 @@
 """Where a service stands: its run, its folder, its configuration; and the commits it makes there."""
 
 import secrets
+import shlex
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -102,8 +103,14 @@ def way_to(run: str, runs: Path) -> str:
     path = Path(run).absolute()
     if not (path / NOTE).is_file():
         return "`gyre runs` lists them"
-    elsewhere = "" if path.parent == runs.absolute() else f" --runs {path.parent}"
-    return f"did you mean `{path.name}{elsewhere}`?"
+    return f"did you mean `{named(path, runs)}`?"
+
+
+def named(folder: Path, runs: Path = Path("runs")) -> str:
+    """How a command line names the run in this folder, quoted for a shell: by name alone where it lies in `runs`."""
+    name = shlex.quote(folder.name)
+    parent = folder.absolute().parent
+    return name if parent == runs.absolute() else f"{name} --runs {shlex.quote(str(parent))}"
 
 
 def new_instance(service: str) -> str:

@@ -103,3 +103,16 @@ def test_an_assessment_a_report_and_an_archive_of_any_name_are_shown(capsys: pyt
     said = capsys.readouterr().out
     assert f"archive            {SHOWN}\\nforged line\n" in said
     assert unharmed(said)
+
+
+@pytest.mark.parametrize(("folder", "suffix"), [("runs", ""), ("my runs", " --runs '{here}/my runs'")])
+def test_what_a_report_says_to_do_next_finds_the_run_where_it_lies(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, suffix: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    counts = dict.fromkeys(("steps", "dispatched", "launched", "terminated", "micro_steps", "micro_steps_committed"), 1)
+    told = {"run": "r", "rewards": [], "seconds": 1, "eval_before": None, "step_seconds": [], "staleness_mean": 0.0}
+    demo.report({**told, **counts, "staleness_expected": None, "archive": tmp_path / folder / "r/r.jsonl.zst"})
+    run = f"r{suffix.format(here=tmp_path)}"
+    line = f"gyre log stats {run} · gyre replay {run} --verify · gyre tree {run} x0-0\n"
+    assert capsys.readouterr().out.endswith(line)
