@@ -29,7 +29,11 @@ def _parse(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(str(path), (Problem("file", "", "no such file; give the path of a TOML file"),)) from error
-    except (OSError, ValueError) as error:
+    except IsADirectoryError as error:
+        raise ConfigError(str(path), (Problem("file", "", "is a folder; give the path of a TOML file"),)) from error
+    except OSError as error:
+        raise ConfigError(str(path), (Problem("file", "", f"cannot be read: {error.strerror}"),)) from error
+    except ValueError as error:
         raise ConfigError(str(path), (Problem("file", "", f"not readable as TOML: {error}"),)) from error
 
 

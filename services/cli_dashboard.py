@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from services.cli_errors import Errors
-from services.destinations import check_file, write_file
+from services.destinations import check_file
 
 PORT = 8080
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.")]
@@ -60,7 +60,7 @@ def export_page(
     with Errors():
         check_file(out)
         text, kept = asyncio.run(export(target, folder, trees))
-        write_file(out, text.encode())
+        out.write_bytes(text.encode())
     found = {"out": str(out), "bytes": len(text.encode()), "trees": kept}
     typer.echo(json.dumps(found) if as_json else f"{out}: {found['bytes']} bytes, {kept} executions to look into")
 

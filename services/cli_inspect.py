@@ -27,7 +27,7 @@ def runs(
     folder: Runs = RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON array on stdout, an object for each run.")] = False,
 ) -> None:
-    """List the runs in a folder.
+    """List the runs in a folder, and whether the archive that a finished run leaves lies there.
 
     Example: gyre runs
     """
@@ -42,7 +42,7 @@ def runs(
         typer.echo(json.dumps(listed))
         return
     rows = ((str(row["run"]), "yes" if row["archive"] else "no", str(row["folder"])) for row in listed)
-    wide().print(table(("run", "finished", "folder"), rows))
+    wide().print(table(("run", "archive", "folder"), rows))
 
 
 def status(run: Target, folder: Runs = Path("runs"), as_json: Json = False) -> None:

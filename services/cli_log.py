@@ -168,9 +168,18 @@ def lines_of(stored: Stored, as_json: bool) -> Iterator[str]:
         yield f"{stored.sequence:7}  malformed: {one_line(stored.reason)}"
     else:
         for event in stored.commit.events:
-            fields = event.model_dump(mode="json", exclude={"type", "v"})
-            text = one_line(" ".join(f"{key}={value}" for key, value in fields.items()), SHOWN)
+            fields = event.model_dump(exclude={"type", "v"})
+            text = one_line(" ".join(f"{key}={_counted(value)}" for key, value in fields.items()), SHOWN)
             yield f"{stored.sequence:7}  {stored.commit.producer.service:10} {event.type:26} {text}"
+
+
+def _counted(value: Any) -> Any:
+    """The value as JSON has it, but of packed arrays how much there is."""
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    if isinstance(value, dict):
+        return {key: _counted(each) for key, each in value.items()}
+    return [_counted(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:

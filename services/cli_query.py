@@ -14,7 +14,7 @@ from rich.console import Console
 from gyre.warehouse.queries import QUERIES, trouble
 from services.cli_errors import Errors, fail
 from services.cli_plot import check_picture
-from services.destinations import check_file, write_file
+from services.destinations import check_file
 from services.terminal import table, wide
 
 FORMATS = {"table": "JSONCompact", "csv": "CSVWithNames", "json": "JSONEachRow", "parquet": "Parquet"}
@@ -111,7 +111,7 @@ async def _ask(
 
 def _give(found: bytes, form: str, out: Path | None) -> None:
     if out is not None:
-        write_file(out, found)
+        out.write_bytes(found)
     elif form == "table":
         _draw(_parsed(found))
     elif form == "parquet" and sys.stdout.isatty():

@@ -11,7 +11,7 @@ class NoDestination(GyreError):
 
 
 def check_file(path: Path, *, anew: bool = False) -> None:
-    """Whether a file can be written here, in folders that are made for it if need be. Raises `NoDestination`.
+    """Whether a file can be written here, in a folder that is there: none is made. Raises `NoDestination`.
 
     `anew`: by another that takes its place, so that its folder counts.
     """
@@ -19,14 +19,8 @@ def check_file(path: Path, *, anew: bool = False) -> None:
         raise NoDestination(f"{path}: is a folder; name a file in it")
     if not anew and path.exists() and os.access(path, os.W_OK):
         return  # a pipe or a device, or a file in a folder of others
-    near = next(each for each in path.absolute().parents if each.exists())
-    if not near.is_dir():
-        raise NoDestination(f"{path}: {near} is no folder; write elsewhere")
-    if not os.access(near, os.W_OK | os.X_OK):
-        raise NoDestination(f"{path}: nothing may be written in {near}; write elsewhere")
-
-
-def write_file(path: Path, body: bytes) -> None:
-    """Write a file, and the folders that it lies in."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(body)
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise NoDestination(f"{path}: no such folder; make it, or write elsewhere")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise NoDestination(f"{path}: nothing may be written in {folder}; write elsewhere")

@@ -176,6 +176,33 @@ def test_whoever_gives_a_path_is_told_the_name(gyre: Gyre, tmp_path: Path, comma
     assert refusal(gyre(*command, "others/mine/")).endswith(f"did you mean `mine --runs {tmp_path / 'others'}`?")
 
 
+def test_a_folder_that_a_shell_would_split_is_quoted_where_a_name_is_told(gyre: Gyre, tmp_path: Path) -> None:
+    folder = tmp_path / "my runs"
+    (folder / "mine").mkdir(parents=True)
+    (folder / "mine/run.json").touch()
+    assert refusal(gyre("status", "my runs/mine")).endswith(f"did you mean `mine --runs '{folder}'`?")
+
+
+def test_a_run_without_its_archive_is_not_called_unfinished(gyre: Gyre, tmp_path: Path) -> None:
+    (tmp_path / "runs/moved").mkdir(parents=True)
+    (tmp_path / "runs/moved/run.json").touch()
+    shown = gyre("runs").stdout
+    assert "archive" in shown
+    assert "finished" not in shown
+
+
+def test_a_folder_for_a_configuration_is_refused_in_a_sentence(gyre: Gyre, tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    for command in ("check", "train"):
+        assert refusal(gyre(command, "examples")) == "examples: file: is a folder; give the path of a TOML file"
+
+
+def test_the_tail_of_a_log_counts_what_is_packed(gyre: Gyre) -> None:
+    shown = gyre("log", "tail", str(SMALL), "-n", "1000000").stdout
+    (scored, *_) = [line for line in shown.splitlines() if "EvaluationScored" in line]
+    assert re.search(r" scores=\d+ bytes ", scored)
+
+
 def test_no_runs_are_no_error(gyre: Gyre) -> None:
     assert json.loads(gyre("runs", "--json").stdout) == []
 
@@ -190,8 +217,9 @@ def test_runs_of_no_folder_are_refused(gyre: Gyre, tmp_path: Path) -> None:
     ("out", "why"),
     [
         ("folder", "folder: is a folder; name a file in it"),
-        ("file/p", "file/p: {here}/file is no folder; write elsewhere"),
-        ("file/deep/p", "file/deep/p: {here}/file is no folder; write elsewhere"),
+        ("file/p", "file/p: no such folder; make it, or write elsewhere"),
+        ("mistyped/p", "mistyped/p: no such folder; make it, or write elsewhere"),
+        ("/nonexistent/deep/p", "/nonexistent/deep/p: no such folder; make it, or write elsewhere"),
     ],
 )
 @pytest.mark.parametrize(
@@ -206,7 +234,8 @@ def test_what_cannot_be_written_is_found_out_before_the_work(
     (tmp_path / "runs/mine").mkdir(parents=True)
     (tmp_path / "runs/mine/run.json").write_text("damaged: it is not even looked at")
     (tmp_path / "file").touch()
-    assert refusal(gyre(*command, out)) == why.format(here=tmp_path)
+    assert refusal(gyre(*command, out)) == why
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder", "runs"]
 
 
 def test_a_file_of_runs_is_refused_in_a_sentence(gyre: Gyre, tmp_path: Path) -> None:

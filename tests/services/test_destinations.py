@@ -8,17 +8,17 @@ import pytest
 from services.destinations import NoDestination, check_file
 
 
-def test_pipes_devices_and_new_folders_are_destinations(tmp_path: Path) -> None:
+def test_pipes_devices_and_new_files_are_destinations(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/null"), tmp_path / "new/deep/file"):
+    for path in (tmp_path / "pipe", Path("/dev/null"), tmp_path / "new"):
         check_file(path)
 
 
-@pytest.mark.parametrize("name", ["folder", "file/below"])
+@pytest.mark.parametrize("name", ["folder", "file/below", "new/file"])
 def test_what_cannot_be_a_file_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(NoDestination, match=r"is a folder|is no folder"):
+    with pytest.raises(NoDestination, match=r"is a folder|no such folder"):
         check_file(tmp_path / name)
 
 
