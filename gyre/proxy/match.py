@@ -82,10 +82,11 @@ class Point:
 
     def recorded(self, message: Message) -> Message:
         """The last message: of an answer the whole recorded turn, whatever the client kept of it, but with its ids."""
-        if self.said is None:
+        if self.said is None or self.place is None:
             return message
         ids = {_plain(call.id): call.id for call in message.calls}
-        return replace(self.said, calls=tuple(replace(call, id=ids[_plain(call.id)]) for call in self.said.calls))
+        calls = tuple(replace(call, id=ids[_plain(call.id)]) for call in self.said.calls)
+        return replace(self.said, calls=calls, record=self.place.call)
 
     def _answered(self, message: Message) -> tuple[Answer, ...]:
         if not self.answers:
@@ -197,7 +198,7 @@ class Histories:
 
     def add(self, record: ModelCallRecorded, points: Sequence[Point], answer: Message) -> Point:
         """Take in a call whose own messages lead along `points` (the one it starts from first); the point behind it."""
-        behind = Point(None, replace(answer, record=record.call))
+        behind = Point(None, answer)
         depth = record.prefix_messages + len(points) - 1
         self._walks = [walk for walk in self._walks if len(walk[2]) <= depth + 1 or walk[2][depth] is not points[-1]]
         self._taken.pop(record.call, None)
