@@ -34,7 +34,7 @@ USERS: tuple[str, ...] = (*SERVICES, *LOOKERS, PROVISIONER, IMPORTER, *ATTACHED)
 _QUEUES: Mapping[str, QueueName] = {"runner": "rollout", "evaluator": "eval", "cell": "step"}
 _BEAT = (*sorted(SINGLETONS), "runner")
 """Who says now and then that it is there; cells do it under their index."""
-_READ_CALL = frozenset({"control", "proxy", "builder", "evaluator", "examiner", *LOOKERS})
+_READ_CALL = frozenset({"control", "proxy", "runner", "builder", "evaluator", "examiner", *LOOKERS})
 _ASK = frozenset({"control", READER, "dashboard"})
 """Who looks after the processes: hears their heartbeats and asks their edges."""
 

@@ -34,9 +34,11 @@ from services.episode import Episodes, Outcome, keep, keep_workspace
 from services.leases import one_error, serve_queue
 from services.place import Place
 from services.presence import gone, present
+from services.records import last_record
 from services.voice import Voice
 
 LOG = logging.getLogger(__name__)
+_LAUNCHED_BEFORE = "CALL holds records of an earlier launch, which a power cut took from EV"
 
 
 @dataclass(slots=True)
@@ -162,6 +164,7 @@ class Runner:
         return await self._bus.ev.last(subjects.execution(self._place.run, "runner", execution)) is not None
 
     async def _execute(self, entry: ExecutionDispatched, causation: int, orders: _Orders) -> None:
+        launched_before = await self._launched_before(entry.execution)
         token = await self._episodes.token(entry.execution)
         launched = ExecutionLaunched(
             execution=entry.execution,
@@ -177,6 +180,8 @@ class Runner:
             return
         if orders.cancelled.is_set():
             outcome = Outcome("cancelled", "setup", None, 0.0, "cancelled before it was launched", None)
+        elif launched_before:
+            outcome = Outcome("failed", "setup", None, 0.0, _LAUNCHED_BEFORE, None)
         else:
             outcome = await self._episodes.run(entry.execution, entry.task, token, orders.cancelled)
         state, detail = await keep(self._bus.blobs, outcome, self._episodes.task(entry.task))
@@ -193,6 +198,14 @@ class Runner:
             detail=detail,
         )
         await self._terminate(terminated, sequence)
+
+    async def _launched_before(self, execution: str) -> bool:
+        """Whether CALL knows more of it than EV does, as a power cut may leave them: one tree would hold two episodes.
+
+        Without a state to assess it trains nothing, whatever records its tree is built of.
+        """
+        torn = self._place.config.bus.durability == "laptop"  # under "always" nothing acknowledged is ever lost
+        return torn and await last_record(self._bus, execution) > 0
 
     async def _terminate(self, terminated: ExecutionTerminated, launched: int) -> None:
         """Said at most once; somebody who said it first was right."""

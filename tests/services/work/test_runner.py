@@ -21,6 +21,7 @@ from services.episode import Episodes
 from services.place import Place
 from services.presence import present
 from services.workspace import MOST_BYTES, restore
+from tests.core.test_groups import CALL
 from tests.pipes import told
 from tests.services.work.conftest import until
 
@@ -55,6 +56,25 @@ def restored(run: Any, event: ExecutionTerminated) -> Path:
     place = run.folder / f"restored-{event.execution}"
     restore(run.bus.blobs.get(event.state), place)
     return Path(place)
+
+
+async def test_an_execution_whose_earlier_launch_a_power_cut_took_from_the_log_is_not_run_again(run: Any) -> None:
+    """Its tree would hold both episodes. The next one, of which CALL knows nothing, is run as ever."""
+    run.configure(bus={"durability": "laptop"})
+    run.task("job")
+    run.harness("echo ran >out")
+    record = CALL.model_copy(update={"execution": "x0-0"})
+    commit = run.place("proxy").commit((record,), as_of=0, correlation="x0-0")
+    await run.bus.calls.append("call.r.x0-0", commit)
+    async with run.serving(runner.serve, "runner"):
+        for name in ("x0-0", "x0-1"):
+            await run.dispatch(name, "job")
+            await run.grant(name)
+        torn, whole = [await ended(run, name) for name in ("x0-0", "x0-1")]
+        await run.emptied("rollout")
+    assert (torn.reason, torn.stage, torn.state) == ("failed", "setup", None)
+    assert torn.detail == "CALL holds records of an earlier launch, which a power cut took from EV"
+    assert (restored(run, whole) / "out").read_text() == "ran\n"
 
 
 async def test_the_reference_harness_works_on_its_task_and_its_work_is_kept(run: Any, model: Any) -> None:
