@@ -8,6 +8,7 @@ which in a filled pipeline is while later ones are under way; a cell drains it o
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -21,11 +22,14 @@ from gyre.trainers.stream import Ended, Stream, stream_of
 from schemas.envelope import Event
 from schemas.training import MicroStepClaimed, MicroStepCompleted, MicroStepEnqueued, MicroStepReissued
 from services.cell_desk import Desk
+from services.exits import Hopeless
 from services.memory import give_back
 
 log = logging.getLogger("gyre")
 CLAIM_WAIT_SECONDS = 0.3
 _UNREADABLE_SECONDS = 1.0
+_UNREADABLE_TRIES = 30
+"""Of one entry, at one cell: what is late, or legible to another cell, has gone on by then."""
 Drop = Callable[[int, str, bool], Awaitable[None]]
 """Discards the contribution to a step, and says why, and whether what is in hand broke."""
 
@@ -41,6 +45,8 @@ class Claims:
         """Nothing is claimed."""
         self._desk, self._trainer, self._drop = desk, trainer, drop
         self._queue = desk.bus.queue("step")
+        self._unread: Counter[int] = Counter()
+        """Sequence of an entry -> how often it could not be read here."""
         self.forget()
 
     def forget(self) -> None:
@@ -52,7 +58,11 @@ class Claims:
         self._desk.held = replace(self._desk.held, in_hand={}, moving=False)
 
     async def claim(self) -> None:
-        """Claim the next micro-step of the queue, if one comes, and begin it; what ends meanwhile need not wait."""
+        """Claim the next micro-step of the queue, if one comes, and begin it; what ends meanwhile need not wait.
+
+        Raises:
+            Hopeless: one can never be read.
+        """
         desk = self._desk
         deliveries = await self._queue.pull(1, 0.0 if desk.held.moving else CLAIM_WAIT_SECONDS)
         if not deliveries and desk.held.moving:
@@ -64,9 +74,8 @@ class Claims:
                 return
             try:
                 work = await self._work_of(delivery)
-            except UnreadableWork as unreadable:  # acknowledged, nobody would ever come for it again
-                log.warning("work of the queue is given back: %s", unreadable)
-                await delivery.nak(_UNREADABLE_SECONDS)
+            except UnreadableWork as unreadable:
+                await self._give_back(delivery, unreadable)
                 return
             claim = None if work is None else await self._claimed(delivery, work)
             await delivery.ack()
@@ -80,6 +89,16 @@ class Claims:
     async def drain(self) -> None:
         """Complete everything in hand."""
         await self._collect(self._stream.drain)
+
+    async def _give_back(self, delivery: Delivery, unreadable: UnreadableWork) -> None:
+        """Acknowledged, nobody would ever come for it again; what nobody can read must not be tried for ever either."""
+        sequence = delivery.stored.sequence
+        self._unread[sequence] += 1
+        await delivery.nak(_UNREADABLE_SECONDS)
+        if self._unread[sequence] >= _UNREADABLE_TRIES:
+            step = self._desk.view.ledger.step
+            raise Hopeless(f"step {step}: a micro-step cannot be read: {unreadable}") from unreadable
+        log.warning("work of the queue is given back: %s", unreadable)
 
     async def _work_of(self, delivery: Delivery) -> MicroStepEnqueued | None:
         """The micro-step's rows, if it is of this step; what is of another one is over. Raises UnreadableWork."""

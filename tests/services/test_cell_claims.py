@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 from bus import subjects
+from bus.codec import CLAIM_CHECK_BYTES
 from bus.log import Expect
 from bus.memory import MemoryBroker, MemoryBus
 from bus.streams import Limits
 from gyre.core.cell import Held, View
 from gyre.core.ledger import Ledger
 from schemas.envelope import Event
-from schemas.training import MicroStepEnqueued, MicroStepReissued
+from schemas.training import MicroStepEnqueued, MicroStepReissued, Row, Segment
+from services import cell_claims
 from services.cell_claims import Claims
+from services.exits import Hopeless
 from tests.bus.conftest import said
 from tests.trainers import batch
 
@@ -65,6 +68,24 @@ async def test_work_whose_rows_cannot_be_read_is_given_back_and_never_lost(
     ]
     (again,) = await bus.queue("step").pull(1, 10)
     assert again.attempts == 2
+
+
+async def test_work_that_nobody_can_ever_read_ends_the_cell_for_good(
+    bus: MemoryBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell_claims, "_UNREADABLE_SECONDS", 0.0)
+    large = bytes(CLAIM_CHECK_BYTES)
+    segment = Segment(execution="x", leaf="l", ids=large, target=b"", logprobs=b"", advantage=1.0, weight=1.0)
+    rows = (Row(segments=(segment,)),)
+    await enqueue(bus, MicroStepEnqueued(step=1, micro_step=0, kind="train", rows=rows, tokens=1))
+    (blob,) = bus.blobs.digests()
+    bus.blobs.path(blob).write_bytes(large)
+    mine = claims(bus)
+    for _ in range(cell_claims._UNREADABLE_TRIES - 1):
+        await mine.claim()
+    with pytest.raises(Hopeless, match=rf"^step 1: a micro-step cannot be read: sequence 1: .*blob {blob}"):
+        await mine.claim()
+    assert len(await bus.queue("step").pull(1, 10)) == 1
 
 
 async def test_work_of_another_step_is_over(bus: MemoryBus) -> None:
