@@ -324,6 +324,17 @@ def seated(number: int, rules: int = 2) -> OfficeTaken:
     return OfficeTaken(service="packer", instance=f"packer-{number}", rules=rules)
 
 
+def test_a_cell_that_dies_of_its_work_and_registers_anew_fails_it_each_time() -> None:
+    packer = Packer().when(seated(0), *training(), registered(1, "b0"), joined(1, 1, "b0"))
+    packer.when(*group(0, SHORT, SHORT), *group(1, SHORT, SHORT)).said()
+    said = []
+    for number in range(2):
+        packer.when(claimed(1, 0, 1, f"b{number}"), registered(1, f"b{number + 1}"))
+        packer.when(joined(1, 1, f"b{number + 1}"))
+        said += kinds(packer.said())
+    assert said == ["MicroStepReissued", "StepAborted"]
+
+
 @pytest.mark.parametrize("cell", [0, 1])
 @pytest.mark.parametrize("early", [True, False])
 def test_a_run_may_be_stopped_in_the_middle_of_a_micro_step_however_often(cell: int, early: bool) -> None:

@@ -8,6 +8,8 @@ import pytest
 from bus.log import Stored
 from schemas.dispatch import CancellationRequested, ExecutionTerminated
 from schemas.roles import RoleTransitionRequested
+from schemas.runs import EvaluationScored, EvaluationStarted
+from schemas.training import OptimizerStepped, WeightsPublished
 from services.replay import verify
 from services.source import messages, open_source
 from tests.e2e.living import RUN, Command, write_config
@@ -46,6 +48,28 @@ def _moves(log: list[Stored]) -> list[tuple[int, str]]:
 async def test_a_fixed_split_trains_with_cells_that_never_serve(tmp_path: Path) -> None:
     log = await _trained(tmp_path, ASYNC)
     assert _moves(log) == [(0, "train")]
+
+
+async def test_trainers_that_never_stop_publish_nothing_that_an_evaluation_would_measure_beside_its_own(
+    tmp_path: Path,
+) -> None:
+    log = await _trained(tmp_path, (*ASYNC, "evaluation.every=1", "evaluation.episodes=4"))
+    measured: int | None = None
+    done, published, beside = 0, 0, []
+    for event in (event for stored in log if stored.commit for event in stored.commit.events):
+        match event:
+            case OptimizerStepped(version=version):
+                done = version
+            case EvaluationStarted():
+                measured = done
+            case WeightsPublished(version=version):
+                published += 1
+                beside += [version] if measured is not None and version > measured else []
+            case EvaluationScored():
+                measured = None
+            case _:
+                pass
+    assert (published, beside) == (2, [])
 
 
 async def test_a_pool_switches_as_one_and_the_engine_beside_it_never_does(tmp_path: Path) -> None:
