@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from gyre.tasks.folder import refuse_links_out
 from gyre.tasks.git import apply, check_out, forget, one_commit, touched
+from gyre.tasks.graders.twins import each_test, named
 from gyre.tasks.origin import image_of
 from gyre.tasks.task_file import TaskError, TaskFile, read_task_file
 from gyre.tasks.unpack import ENDINGS, unpack
@@ -175,12 +176,35 @@ def _write_tests(
         config=next((name for name in ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg") if name in kept), ""),
         seconds=seconds,
         twins=described.settings.gyre.twins,
+        known=known_tests(target / "environment", tested, [name for name in laid if name.endswith(".py")]),
     )
     lay = write_python_tests(target, expected)
     for name in laid:
         if (tested / name).is_file():
             (lay / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(tested / name, lay / name)
+
+
+def known_tests(workspace: Path, tested: Path, names: list[str]) -> dict[str, list[str]]:
+    """{file: functions of tests that stand in the agent's own files as they are}, wherever they stood there."""
+    bases = [[workspace / name] if (workspace / name).is_file() else workspace.rglob(Path(name).name) for name in names]
+    known = {said for files in bases for file in files for said in _said(file).values()}
+    found = {name: _said(tested / name) for name in names}
+    return {name: sorted(each for each, said in tests.items() if said in known) for name, tests in found.items()}
+
+
+def _said(file: Path) -> dict[str, tuple[str, str]]:
+    """{function of tests: (its own name, all that it does)}."""
+    if not file.is_file():
+        return {}
+    try:
+        module = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    return {
+        named(function, owners): (function.name, "\n".join(map(ast.dump, function.body)))
+        for function, owners in each_test(module.body)
+    }
 
 
 def _node(name: str, tested: Path, changed: Iterable[str]) -> str:

@@ -123,6 +123,47 @@ def test_2():
     assert len(ALIVE) == 0
 """,
 }
+IN_PYTEST |= {
+    "tests are made by calls": """
+import thing
+def made(number):
+    def check():
+        assert thing.a() == number
+    return check
+test_1 = made(1)
+def test_2():
+    assert thing.a() == 1
+""",
+    "a class of tests is made by a call": """
+import unittest, thing
+def made(number):
+    class Made(unittest.TestCase):
+        def test_it(self):
+            self.assertEqual(thing.a(), number)
+    return Made
+One, Two = made(1), made(1)
+""",
+    "tests stand in branches": """
+import warnings, thing
+try:
+    import nowhere
+except ImportError:
+    def test_1():
+        assert thing.a() == 1
+with warnings.catch_warnings():
+    def test_2():
+        assert thing.a() == 1
+""",
+    "one is called like an inherited one": """
+import thing
+class Base:
+    def test_a_more(self):
+        assert thing.a() == 1
+class TestOne(Base):
+    def test_a(self):
+        assert thing.a() == 1
+""",
+}
 IN_THE_FIRST_RUN = """
 import os, unittest
 try:
@@ -155,6 +196,15 @@ def test_forging_all_of_one_run_never_earns_all(tmp_path: Path, graded: Graded, 
     """Which of a test and its twin is in a run is drawn for each: all forty are there once in 10^12 times."""
     work = IN_THE_FIRST_RUN.format(sign=str(tmp_path / "sign"), when=when)
     assert 0.0 < graded(brought(tmp_path, MANY, 40), leaving(work)) < 1.0
+
+
+def test_tests_of_one_name_are_drawn_for_each_class(tmp_path: Path, graded: Graded) -> None:
+    one = "class Test{}:\n    def test_it(self):\n        self.assertEqual(thing.a(), 1)\n"
+    tests = "import unittest\nimport thing\n" + "".join(
+        one.replace("{}", f"{number}(unittest.TestCase)") for number in range(40)
+    )
+    work = IN_THE_FIRST_RUN.format(sign=str(tmp_path / "sign"), when=True)
+    assert 0.0 < graded(brought(tmp_path, tests, 40), leaving(work)) < 1.0
 
 
 @pytest.mark.parametrize(

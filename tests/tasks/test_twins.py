@@ -83,9 +83,9 @@ def whole(body: str, head: str = "") -> str:
 def test_a_twin_fails_where_its_test_passes(body: str) -> None:
     twin = Twin(whole(body))
     assert ends_well(whole(body))
-    assert not ends_well(twin.text({"test_it"})), twin.text({"test_it"})
+    assert not ends_well(twin.text({"It.test_it"})), twin.text({"It.test_it"})
     assert twin.text(set()) == whole(body)
-    assert (twin.turned, twin.exempt) == ({"test_it"}, set())
+    assert (twin.turned, twin.exempt) == ({"It.test_it"}, set())
 
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -98,7 +98,7 @@ def test_any_literal_that_is_asked_for_is_another_one_in_the_twin(value: object)
         f"class It(unittest.TestCase):\n    def test_it(self):\n        x = {value!r}\n        assert x == {value!r}\n"
     )
     assert ends_well(text)
-    assert not ends_well(Twin(text).text({"test_it"}))
+    assert not ends_well(Twin(text).text({"It.test_it"}))
 
 
 def test_what_is_no_test_is_left_as_it_is() -> None:
@@ -110,12 +110,12 @@ def test_what_is_no_test_is_left_as_it_is() -> None:
 def test_a_test_that_is_expected_to_fail_has_none() -> None:
     text = whole("assert value == 8", "    @unittest.expectedFailure\n")
     twin = Twin(text)
-    assert (twin.text({"test_it"}), twin.turned, twin.exempt) == (text, set(), {"test_it"})
+    assert (twin.text({"It.test_it"}), twin.turned, twin.exempt) == (text, set(), {"It.test_it"})
 
 
 def test_a_file_that_is_not_python_of_today_is_left_as_it_is() -> None:
     twin = Twin("print 'old'\n")
-    assert (twin.text({"test_it"}), twin.makes_more) == ("print 'old'\n", True)
+    assert (twin.text({"It.test_it"}), twin.makes_more) == ("print 'old'\n", True)
 
 
 OTHERS = "{'a': 1, **rest}", "[1, *_]", "str()", "_"

@@ -9,6 +9,7 @@ import tokenize
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 certain: Any = importlib.import_module("certain")
 files: Any = importlib.import_module("files")
@@ -36,6 +37,8 @@ class Laid:
         self._find_unlike()
         self.runs = 2 if self.twins else 1
         self._all = secrets.randbelow(self.runs)
+        self._without = {name for made in self.twins.values() for name in (*bare(made.exempt), *made.made)}
+        self._alone = self._standing_alone()
         self._turned = self._drawn()
 
     def _read(self, path: Path, wanted: dict[str, Any]) -> None:
@@ -48,7 +51,8 @@ class Laid:
 
     def _understand(self, name: str, text: str, wanted: dict[str, Any]) -> None:
         is_tests = name in self.files
-        made = twins.Twin(text, methods_only=not is_tests or wanted["runner"] == "unittest")
+        known = wanted["known"].get(name, ())
+        made = twins.Twin(text, not is_tests or wanted["runner"] == "unittest", known)
         if is_tests and wanted["count"] and not made.makes_more:
             sure = certain.certain(made.module, made.source, wanted["runner"])
             self.sure.update({f"{name}::{test}": results for test, results in sure.items()})
@@ -61,19 +65,35 @@ class Laid:
         """Add those that call tests, or that take them from a file that leaves something else behind."""
         named = {name: made.names for name, made in self.twins.items()}
         for name, made in self.twins.items():
-            if any(made.turned & names for names in named.values()):
+            if any(bare(made.turned) & names for names in named.values()):
                 self._unlike.add(name)
         inherited = {stem(name) for name in self._unlike if self.twins[name].turned}
         self._unlike |= {name for name, names in named.items() if names & inherited}
 
-    def _drawn(self) -> dict[str, int]:
-        """{function of tests: the run in which its twins are}.
+    def _drawn(self) -> dict[tuple[str, str], int]:
+        """{(file, function of tests): the run in which its twins are}.
 
-        In one run where a twin may leave behind something else than its test, which others of its file may need.
+        In one run where a twin may leave behind something else than its test, which others of its file may need. One
+        for all of a name where some may be reported in the place of another: they are inherited, or made by code.
         """
-        names = sorted({name for made in self.twins.values() for name in made.turned})
-        together = {name for file in self._unlike for name in self.twins[file].turned}
-        return {name: 1 - self._all if name in together else secrets.randbelow(2) for name in names}
+        together = bare(name for file in self._unlike for name in self.twins[file].turned)
+        by_name: dict[str, int] = {}
+        drawn: dict[tuple[str, str], int] = {}
+        for file, made in self.twins.items():
+            for name in made.turned:
+                last, number = name.rpartition(".")[2], secrets.randbelow(2)
+                if (file, name) not in self._alone:
+                    number = by_name.setdefault(last, 1 - self._all if last in together else number)
+                drawn[file, name] = 1 - self._all if file in self._unlike else number
+        return drawn
+
+    def _standing_alone(self) -> set[tuple[str, str]]:
+        """Functions that are reported where they stand and nowhere else: nobody speaks of them, nor of their class."""
+        spoken = {name for made in self.twins.values() for name in (*made.names, *made.decorated)}
+        if "*" in spoken or any(made.makes_more for made in self.twins.values()):
+            return set()
+        places = ((file, name) for file, made in self.twins.items() for name in made.turned)
+        return {place for place in places if not spoken & set(place[1].split("."))}
 
     def in_order(self, names: list[str]) -> list[str]:
         """Files of tests: what twins of some leave undone comes behind the others, which may be tests in that run."""
@@ -82,9 +102,9 @@ class Laid:
     def over(self, work: Path, run: int) -> None:
         """Lay them over the work: as they are, with the twins that this run has."""
         files.lay_over(self.top, work)
-        turned = {name for name, where in self._turned.items() if where == run}
         for name, made in self.twins.items():
-            if made.turned & turned:
+            turned = {function for function in made.turned if self._turned[name, function] == run}
+            if turned:
                 with (work / name).open("w", encoding=self._encodings[name], errors="replace") as file:
                     file.write(made.text(turned))
 
@@ -100,28 +120,52 @@ class Laid:
         """(a test's own outcome, its twin's)."""
         if not self.twins:
             return runs[0].get(name), None
-        twin = self._turned.get(self._standing(name)[0], 1 - self._all)
+        place, _ = self._standing(name)
+        twin = 1 - self._all if place is None else self._turned[place]
         return runs[1 - twin].get(name), runs[twin].get(name)
 
-    def _standing(self, name: str) -> tuple[str, bool]:
-        """(the function with a twin that a test is, or nothing; whether it can have none)."""
-        file, function = name.partition("::")[0], name.partition("[")[0].rpartition("::")[2]
-        own = self.twins[file]
-        found = "" if function in own.exempt - own.turned else named_after(function, own.turned)
-        if found or function in own.exempt or own.makes_more:
+    def _standing(self, name: str) -> tuple[tuple[str, str] | None, bool]:
+        """((file, function) with a twin that a test is, or nothing; whether it can have none)."""
+        file, _, said = name.partition("[")[0].partition("::")
+        own, function = self.twins[file], said.replace("::", ".")
+        if function in own.exempt - own.turned:
+            return None, True
+        return ((file, function), False) if function in own.turned else self._elsewhere(file, function)
+
+    def _elsewhere(self, file: str, function: str) -> tuple[tuple[str, str] | None, bool]:
+        """The same of one that does not stand where it was reported: it is inherited, or was made by code."""
+        last = function.rpartition(".")[2]
+        turned = bare(each for made in self.twins.values() for each in made.turned)
+        if named_after(last, turned | self._without) in self._without:  # it may be that one
+            return None, True
+        own, others = self.twins[file], [name for name in self.twins if name != file]
+        found = self._inherited(function, [file], named_after)
+        if found or own.makes_more or function.partition(".")[0] in own.made:
             return found, not found
-        others = [made for other, made in self.twins.items() if other != file]  # it may be inherited from there
-        if any(function in made.turned for made in others):
-            return function, False
-        if any(function in made.exempt for made in others):
-            return "", True
-        helpers = [made.turned for other, made in self.twins.items() if other not in self.files]
-        return named_after(function, set().union(*helpers)), False
+        found = self._inherited(function, others, lambda name, known: name if name in known else "")
+        helpers = [name for name in others if name not in self.files]
+        return found or self._inherited(function, helpers, named_after), False
+
+    def _inherited(
+        self, function: str, names: list[str], called: Callable[[str, set[str]], str]
+    ) -> tuple[str, str] | None:
+        """(file, function) in one of these files that it is called like: of its own class, or what may be inherited."""
+        owner, dot, last = function.rpartition(".")
+        places = [(name, each) for name in names for each in self.twins[name].turned]
+        wanted = called(last, bare(each for _, each in places))
+        found = [place for place in places if place[1].rpartition(".")[2] == wanted]
+        own = owner + dot + wanted
+        return min(found, key=lambda place: (place[1] != own, place in self._alone, place), default=None)
 
     def _is_proven(self, name: str, turned: str | None) -> bool:
         """Whether a test that passed has a twin that did not, or can have none."""
-        function, has_none = self._standing(name)
-        return turned == "failed" if function else has_none or name in self.named
+        place, has_none = self._standing(name)
+        return turned == "failed" if place else has_none or name in self.named
+
+
+def bare(names: Iterable[str]) -> set[str]:
+    """Names of functions without those of their classes."""
+    return {name.rpartition(".")[2] for name in names}
 
 
 def named_after(function: str, known: set[str]) -> str:

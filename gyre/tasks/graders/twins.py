@@ -15,7 +15,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # older Pythons than ours run this
-    from collections.abc import Container, Iterator
+    from collections.abc import Collection, Container, Iterator
 
     Edit = tuple[int, int, str]
     Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -45,6 +45,8 @@ MAKERS = ("setattr", "delattr", "exec", "eval", "globals", "locals", "vars")
 """Functions by which a file may make tests that do not stand in it."""
 UNLIKELY = ("BufferError", "FloatingPointError", "ReferenceError")
 """Exceptions that hardly any code raises."""
+MADE = (ast.Attribute, ast.Call, ast.Lambda, ast.Name)
+"""What gives a name to a test that stands nowhere as a function of that name."""
 LEAVES = (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
 """Behind a statement with one of these nothing is reached for certain."""
 
@@ -52,16 +54,26 @@ LEAVES = (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
 class Twin:
     """Of one file."""
 
-    def __init__(self, text: str, methods_only: bool = False) -> None:
-        """`methods_only`: of a file whose functions are no tests, but whose classes may be what tests inherit."""
+    def __init__(self, text: str, methods_only: bool = False, known: Collection[str] = ()) -> None:
+        """What stands in it.
+
+        Args:
+            text: of the file.
+            methods_only: its functions are no tests, but its classes may be what tests inherit.
+            known: functions that get no twins: who knows how they read could tell those.
+        """
         self.turned: set[str] = set()
-        """Names of the functions that were turned."""
+        """Names of the functions that were turned, each behind those of its classes: `OneTest.test_a`."""
         self.exempt: set[str] = set()
         """Names of those that were left as they are."""
+        self.made: set[str] = set()
+        """Names (without their classes') of tests, and of classes, that its code makes: none of them has a twin."""
         self.leaves_alike = True
         """Whether each twin does all that its test does but for failing, as far as its text says."""
         self.makes_more = False
         """Whether it makes tests that stand nowhere as functions, which can have no twins."""
+        self.decorated: set[str] = set()
+        """Its classes of which a decorator may make others."""
         self.names: set[str] = set()
         """Functions, modules and others that it speaks of: what its tests call may be tests themselves."""
         self._body = text.encode()
@@ -76,7 +88,11 @@ class Twin:
         except (SyntaxError, ValueError, RecursionError):
             self.makes_more = True
             return
-        self._edits = sorted(self._found(methods_only), reverse=True)
+        self._edits = sorted(self._found(methods_only, known), reverse=True)
+        self.made = {name for node in _outside_tests(self.module) for name in _made(node)}
+        self.decorated = {
+            node.name for node in ast.walk(self.module) if isinstance(node, ast.ClassDef) and node.decorator_list
+        }
         self.makes_more = any(map(_makes_tests, _outside_tests(self.module)))
         self.names = {name for node in ast.walk(self.module) for name in _spoken(node)}
 
@@ -88,19 +104,19 @@ class Twin:
                 body = body[:start] + new.encode() + body[end:]
         return body.decode()
 
-    def _found(self, methods_only: bool) -> Iterator[tuple[Edit, str]]:
+    def _found(self, methods_only: bool, known: Collection[str]) -> Iterator[tuple[Edit, str]]:
         source = self._body.decode()
         all_exempt = "pytestmark" in source and any(word in source for word in EXEMPT)
-        for function, owners in _tests(self.module.body, []):
+        for function, owners in each_test(self.module.body):
             decorators = [self.source(each) for node in (function, *owners) for each in node.decorator_list]
             if (methods_only and not owners) or any(map(_is_fixture, function.decorator_list)):
                 continue
-            texts = [self.source(function), *decorators]
-            if all_exempt or any(word in text for text in texts for word in EXEMPT):
-                self.exempt.add(function.name)
+            texts, name = [self.source(function), *decorators], named(function, owners)
+            if all_exempt or name in known or any(word in text for text in texts for word in EXEMPT):
+                self.exempt.add(name)
             else:
-                self.turned.add(function.name)
-                yield self._edit(function), function.name
+                self.turned.add(name)
+                yield self._edit(function), name
 
     def _edit(self, function: Function) -> Edit:
         last, found = function.body[-1], None
@@ -231,10 +247,18 @@ def _outside_tests(node: ast.AST) -> Iterator[ast.AST]:
 def _makes_tests(node: ast.AST) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return node.func.id in MAKERS or (node.func.id == "type" and len(node.args) > 1)
-    if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Attribute, ast.Lambda)):
-        names = [getattr(each, "id", getattr(each, "attr", "")) for each in node.targets]
-        return any(name.startswith("test") for name in names)
     return getattr(node, "name", "") in ("load_tests", "pytest_generate_tests")
+
+
+def _made(node: ast.AST) -> Iterator[str]:
+    """Names of tests, and of classes of tests, that this makes where it stands outside of tests."""
+    if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, MADE):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [getattr(each, "id", getattr(each, "attr", "")) for target in targets for each in ast.walk(target)]
+        yield from (name for name in names if name.startswith(("test", "Test")))
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):  # returns the class, and that gets another name
+        classes = (each for each in ast.walk(node) if isinstance(each, ast.ClassDef))
+        yield from (function.name for each in classes for function, _ in each_test(each.body))
 
 
 def _spoken(node: ast.AST) -> Iterator[str]:
@@ -264,12 +288,31 @@ def _other(value: object) -> object:
     return None
 
 
-def _tests(body: list[ast.stmt], owners: list[ast.ClassDef]) -> Iterator[tuple[Function, list[ast.ClassDef]]]:
+def each_test(
+    body: list[ast.stmt], owners: tuple[ast.ClassDef, ...] = ()
+) -> Iterator[tuple[Function, tuple[ast.ClassDef, ...]]]:
+    """Each test that stands there, in whatever branch, and the classes that it stands in."""
     for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test"):
-            yield node, owners
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if node.name.startswith("test"):
+                yield node, owners
         elif isinstance(node, ast.ClassDef):
-            yield from _tests(node.body, [*owners, node])
-        elif isinstance(node, (ast.If, ast.Try)):
-            yield from _tests(node.body, owners)
-            yield from _tests(node.orelse, owners)
+            yield from each_test(node.body, (*owners, node))
+        else:
+            yield from each_test(_inner(node), owners)
+
+
+def _inner(node: ast.AST) -> list[ast.stmt]:
+    """Statements in the branches, handlers and cases of one."""
+    found: list[ast.stmt] = []
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            found.append(child)
+        elif not isinstance(child, ast.expr):
+            found += _inner(child)
+    return found
+
+
+def named(function: Function, owners: tuple[ast.ClassDef, ...]) -> str:
+    """A function's name behind those of its classes."""
+    return ".".join(each.name for each in (*owners, function))
