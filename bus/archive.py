@@ -15,7 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from bus import codec, reader, streams, users
-from bus.archive_file import ArchiveLimits, Footer, read_lines
+from bus.archive_file import Footer, read_lines
 from bus.archive_log import Archive, ArchiveLog, open_archive
 from bus.archive_writer import ArchiveWriter, writing
 from bus.blobs import SCHEME, BlobError, Blobs
@@ -100,7 +100,7 @@ async def export(path: Path, run: str, ev: RawLog, calls: RawLog, blobs: Blobs) 
         return archive.footer(tuple(missing))
 
 
-async def import_run(url: str, path: Path, folder: Path, limits: ArchiveLimits | None = None) -> Imported:
+async def import_run(url: str, path: Path, folder: Path) -> Imported:
     """Bring an archive's run to a server: blobs first, then the messages at the sequences they had.
 
     The whole archive is checked before anything is written. An import that was cut short is continued by repeating it.
@@ -109,7 +109,6 @@ async def import_run(url: str, path: Path, folder: Path, limits: ArchiveLimits |
         url: of the server; the run's streams are made there.
         path: of the archive.
         folder: the run folder, which gets the blobs.
-        limits: what the archive may expand to.
 
     Raises:
         ArchiveError: the archive is not what it should be; nothing was written.
@@ -117,8 +116,8 @@ async def import_run(url: str, path: Path, folder: Path, limits: ArchiveLimits |
         StreamFull: the server's store is too small.
         Unavailable: no server answers at the URL.
     """
-    await asyncio.to_thread(_check, path, limits)
-    with open_archive(path, limits) as archive:
+    await asyncio.to_thread(_check, path)
+    with open_archive(path) as archive:
         async with _connected(url, folder, users.IMPORTER) as link:
             _copy_blobs(archive.blobs, Blobs(folder / "blobs"))
             await streams.provision(link, archive.run, _room(archive))
@@ -127,8 +126,8 @@ async def import_run(url: str, path: Path, folder: Path, limits: ArchiveLimits |
         return Imported(archive.run, archive.footer)
 
 
-def _check(path: Path, limits: ArchiveLimits | None) -> None:
-    for _ in read_lines(path, limits):
+def _check(path: Path) -> None:
+    for _ in read_lines(path):
         pass
 
 

@@ -3,14 +3,16 @@
 import asyncio
 from collections import deque
 
+_COMMITS = 4096
+_BYTES = 64 << 20
+
 
 class Budget:
-    """At most this many commits and bytes at once (one oversized commit is let through alone)."""
+    """At most so many commits and bytes at once (one oversized commit is let through alone)."""
 
-    def __init__(self, commits: int = 4096, size: int = 64 << 20) -> None:
-        """Begin with all of it free; `size` in bytes."""
-        self._commits, self._bytes = commits, size
-        self._free_commits, self._free_bytes = commits, size
+    def __init__(self) -> None:
+        """Begin with all of it free."""
+        self._free_commits, self._free_bytes = _COMMITS, _BYTES
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def take_now(self, size: int) -> bool:
@@ -47,7 +49,7 @@ class Budget:
                 turn.set_result(None)
 
     def _fits(self, size: int) -> bool:
-        return self._free_commits > 0 and (self._free_bytes >= size or self._free_bytes == self._bytes)
+        return self._free_commits > 0 and (self._free_bytes >= size or self._free_bytes == _BYTES)
 
     def _take(self, size: int) -> None:
         self._free_commits -= 1

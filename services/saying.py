@@ -13,12 +13,14 @@ SHORT = 4
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 8
 """Of a digest, characters."""
+_WIDTH = 120
+"""Of the line, characters."""
 
 
-def saying(event: Event, width: int = 120) -> str:
-    """The fields of an event on one line of at most so many characters, without control characters."""
+def saying(event: Event) -> str:
+    """The fields of an event on one line that is not too long, without control characters."""
     parts = [part for name, value in event if name not in ("type", "v") for part in _part(name, value)]
-    return one_line(" ".join(parts), width)
+    return one_line(" ".join(parts), _WIDTH)
 
 
 def seconds(nanoseconds: int) -> str:

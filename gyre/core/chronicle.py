@@ -13,12 +13,10 @@ from schemas.envelope import Event
 from schemas.rewards import GroupReady, RewardAssigned, RewardUnresolved
 from schemas.training import (
     BatchOpened,
-    ContributionDiscarded,
     GroupAssigned,
     MicroStepClaimed,
     MicroStepCompleted,
     MicroStepEnqueued,
-    MicroStepReissued,
     OptimizerStepped,
     ReductionOpened,
     StreamClosed,
@@ -79,8 +77,6 @@ class Batch:
     claimed: dict[int, int] = field(default_factory=dict)
     """Cell -> claims."""
     completed: int = 0
-    reissued: int = 0
-    discarded: int = 0
     """Times that a cell dropped what it had summed."""
     closed: bool = False
     """Whether all of its micro-steps are queued."""
@@ -207,14 +203,6 @@ def _completed(batch: Batch, _: MicroStepCompleted) -> None:
     batch.completed += 1
 
 
-def _reissued(batch: Batch, _: MicroStepReissued) -> None:
-    batch.reissued += 1
-
-
-def _discarded(batch: Batch, _: ContributionDiscarded) -> None:
-    batch.discarded += 1
-
-
 def _closed(batch: Batch, _: StreamClosed) -> None:
     batch.closed = True
 
@@ -237,8 +225,6 @@ _HANDLERS: Mapping[type[Any], Callable[[Chronicle, Any], None]] = {
     MicroStepEnqueued: _in_batch(_enqueued),
     MicroStepClaimed: _in_batch(_claimed),
     MicroStepCompleted: _in_batch(_completed),
-    MicroStepReissued: _in_batch(_reissued),
-    ContributionDiscarded: _in_batch(_discarded),
     StreamClosed: _in_batch(_closed),
     ReductionOpened: _in_batch(_reducing),
 }

@@ -97,11 +97,6 @@ class Dispatch:
         """Executions launched and not terminated, p - f."""
         return self.launched - self.terminated
 
-    @property
-    def holding(self) -> int:
-        """Places of C_R that are taken: running, or granted and about to run."""
-        return self.granted + self.launched - self.terminated
-
 
 def _group_dispatched(_: Plan, state: Dispatch, event: GroupDispatched) -> Dispatch:
     if event.index != state.groups:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gyre.errors import GyreError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 NANO = Path(__file__).parent / "nano" / "weights"
 MODELLED = "modelled"
@@ -69,25 +69,6 @@ def load_model(folder: Path) -> "tuple[PreTrainedModel, Any]":
     except Exception as error:  # whatever a damaged folder makes transformers raise, it is the folder's fault
         raise ModelError(f"model folder {folder}: {_first_line(error)}; give a complete causal model") from error
     return model.eval(), model.config  # type: ignore[no-untyped-call]
-
-
-def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
-    """The model's tokenizer with its chat template.
-
-    Raises:
-        ModelError: it is missing or damaged, or has no chat template.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:
-        raise ModelError(f"model folder {folder}: no usable tokenizer ({_first_line(error)})") from error
-    if not tokenizer.chat_template:
-        raise ModelError(f"model folder {folder}: the tokenizer has no chat template; add chat_template.jinja")
-    return tokenizer
 
 
 def quiet() -> None:

@@ -8,13 +8,7 @@ import re
 
 import orjson
 
-MESSAGES, COUNT, CHAT, RESPONSES, MODELS = (
-    "messages",
-    "messages/count_tokens",
-    "chat/completions",
-    "responses",
-    "models",
-)
+MESSAGES, COUNT, CHAT, RESPONSES = "messages", "messages/count_tokens", "chat/completions", "responses"
 MODEL_NAME = "policy"
 _API = re.compile(rf"(?:.*/)?({MESSAGES}|{COUNT}|{CHAT}|{RESPONSES})/?")
 _MODELS = re.compile(r"(?:.*/)?models(?:/([^/]+))?/?")

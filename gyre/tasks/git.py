@@ -17,6 +17,7 @@ from gyre.tasks.unpack import MOST_BYTES, MOST_ENTRIES
 _SECONDS = 120.0
 _WHEN = "2000-01-01T00:00:00+0000"
 _WHO = "task"
+_MESSAGE = "The repository as it is handed over"
 _SETTINGS = (
     ("core.hooksPath", os.devnull),
     ("core.fsmonitor", "false"),
@@ -84,7 +85,7 @@ def check_out(source: Path, commit: str, target: Path) -> None:
         git("--work-tree", str(target), "--git-dir", ".", "checkout-index", "-a", folder=bare, index=index)
 
 
-def one_commit(folder: Path, message: str = "The repository as it is handed over") -> None:
+def one_commit(folder: Path) -> None:
     """Make a folder a repository whose only commit holds what is in it: no other object, reference or log is there.
 
     A `.git` that was there, with hooks and settings, is gone. Raises TaskError.
@@ -92,7 +93,7 @@ def one_commit(folder: Path, message: str = "The repository as it is handed over
     forget(folder)
     git("init", "--quiet", "--template=", "--initial-branch=main", ".", folder=folder)
     git("add", "--all", "--force", ".", folder=folder)
-    git("commit", "--quiet", "--allow-empty", "--no-verify", "--message", message, folder=folder)
+    git("commit", "--quiet", "--allow-empty", "--no-verify", "--message", _MESSAGE, folder=folder)
     for name in ("COMMIT_EDITMSG", "logs", "hooks", "branches", "description"):
         left = folder / ".git" / name
         shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)

@@ -76,14 +76,14 @@ def bring(source: str, target: Path, seed: int = 0) -> tuple[Task, ...]:
     return load_tasks(target)
 
 
-def bring_each(source: str, target: Path, seed: int = 0) -> tuple[tuple[Task, ...], tuple[TaskError, ...]]:
+def bring_each(source: str, target: Path) -> tuple[tuple[Task, ...], tuple[TaskError, ...]]:
     """Like `bring`, but a bad task keeps no other one out: (tasks, what is wrong with those that are not among them).
 
     Raises TaskError where the source as a whole cannot be used.
     """
     folder = Path(source).expanduser()
     if source.startswith(WORDS) or not folder.is_dir():
-        return bring(source, target, seed), ()
+        return bring(source, target), ()
     tasks: list[Task] = []
     wrong: list[TaskError] = []
     for path in _folders(folder):

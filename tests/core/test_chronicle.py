@@ -84,7 +84,7 @@ def test_a_batch_counts_its_micro_steps_claims_and_losses() -> None:
         stepped(1),
     ).batches[1]
     assert (made.enqueued, made.measuring, made.claimed) == (1, 1, {0: 2, 1: 1})
-    assert (made.completed, made.reissued, made.discarded, made.closed) == (1, 1, 1, True)
+    assert (made.completed, made.closed) == (1, True)
     assert (made.opened, made.updated, made.gradient_norm) == (1, 11, 1.0)
 
 

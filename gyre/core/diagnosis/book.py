@@ -38,7 +38,6 @@ class Execution:
     settled: At | None = None
     failed: list[At] = field(default_factory=list)
     """Designated assessments that found no score."""
-    failing: float = 0.0
     """Seconds that these took."""
 
     @property
@@ -125,7 +124,6 @@ class Book:
         self.latest["settled"] = at
         if execution is not None and event.designated and not event.valid:
             execution.failed.append(at)
-            execution.failing += event.seconds
 
     def _ready(self, at: At, event: GroupReady) -> None:
         group = self.groups.pop(event.group, None)

@@ -63,7 +63,6 @@ class SglangEngine(Remembered):
         instance: tells this engine's requests from those of other clients of the same server.
         shared_cache: whether the server keeps keys and values in storage that its peers read (hierarchical caching):
             then executions that move find theirs there; else they are computed anew.
-        max_context: longest prompt + output, tokens; the model's own if that is less.
         experts: whether to ask the server which experts its model took, for those who want to know. Of a prefix that
             came from shared storage it cannot tell.
     """
@@ -75,11 +74,10 @@ class SglangEngine(Remembered):
         *,
         instance: str = "",
         shared_cache: bool = False,
-        max_context: int = 1 << 30,
         experts: bool = False,
     ) -> None:
         config = json.loads((model / "config.json").read_text())
-        super().__init__(0, min(max_context, int(config["max_position_embeddings"])))
+        super().__init__(0, int(config["max_position_embeddings"]))
         self._vocabulary = int(config["vocab_size"])
         self._shapes = shapes_of(model)
         self._experts = shape_of(model) if experts else None
