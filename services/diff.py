@@ -88,7 +88,7 @@ async def _read(source: Source, name: str, until: int) -> Side:
             continue
         telling.add(stored.sequence, commit.producer.service, commit.events)
         for event in commit.events:
-            account.progress = evolve_progress(account.progress, commit.time, event)
+            account.progress = evolve_progress(account.progress, commit.time, event, commit.producer.instance)
             account.chronicle.add(commit.time, event)
             account.counts[event.type] += 1
     return Side(name, account, telling)

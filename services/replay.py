@@ -225,8 +225,10 @@ async def progress_at(source: Source, until: int | None = None) -> Progress:
     """How far the run was at a sequence."""
     progress = Progress()
     async for stored in messages(source.ev, until=until):
-        for event in stored.commit.events if stored.commit else ():
-            progress = evolve_progress(progress, stored.commit.time if stored.commit else 0, event)
+        if (commit := stored.commit) is None:
+            continue
+        for event in commit.events:
+            progress = evolve_progress(progress, commit.time, event, commit.producer.instance)
     return progress
 
 

@@ -182,7 +182,8 @@ def _roles(_: str) -> Fold:
 
 
 def _on(state: Progress, stored: Stored, event: Event) -> Progress:
-    return evolve_progress(state, stored.commit.time if stored.commit else 0, event)
+    commit = stored.commit
+    return evolve_progress(state, commit.time, event, commit.producer.instance) if commit else state
 
 
 def _groups(run: str) -> Fold:

@@ -150,8 +150,9 @@ class Watch:
         async with contextlib.aclosing(stream):
             async for stored in stream:
                 time = stored.commit.time if stored.commit else 0
+                by = stored.commit.producer.instance if stored.commit else ""
                 for event in stored.commit.events if stored.commit else ():
-                    self.progress = evolve(self.progress, time, event)
+                    self.progress = evolve(self.progress, time, event, by)
                     if isinstance(event, CellRegistered) and stored.sequence > self.since:
                         self.registered(event.cell, event.instance)
                     elif isinstance(event, CellLost) and stored.sequence > self.since:

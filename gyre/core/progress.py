@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
+from gyre.core.pauses import Pauses, heard
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
 from schemas.envelope import Event
 from schemas.rewards import GroupReady
@@ -15,7 +16,7 @@ from schemas.roles import (
     RoleTransitionFailed,
     RoleTransitionRequested,
 )
-from schemas.runs import EvaluationScored, EvaluationStarted, RunFinished
+from schemas.runs import EvaluationScored, EvaluationStarted, RunFinished, RunStarted
 from schemas.training import (
     BatchOpened,
     GroupAssigned,
@@ -49,8 +50,10 @@ class Step:
     """Training micro-steps in the reduction that was applied."""
     members: int = 1
     closed: bool = False
+    stepped: int = 0
+    """UTC, ns, of its update; 0 before."""
     seconds: float = 0.0
-    """From BatchOpened to OptimizerStepped."""
+    """From BatchOpened to OptimizerStepped, less the time in which nothing of the run ran."""
     loss: float = 0.0
     gradient_norm: float = 0.0
     max_delta_log_p: float = 0.0
@@ -104,6 +107,7 @@ class Progress:
     """(version, mean, valid episodes) of each evaluation."""
     finished: bool = False
     aborted: str = ""
+    pauses: Pauses = field(default_factory=Pauses)
     first: int = 0
     last: int = 0
     """UTC, ns, of the first commit and of the latest up to the run's end: what is said of it later is no part of it."""
@@ -120,12 +124,14 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """From the first commit to the run's end, or the latest."""
-        return (self.last - self.first) / 1e9
+        """From the first commit to the run's end, or the latest, less the time in which nothing of it ran."""
+        return (self.last - self.first - self.pauses.within(self.first, self.last)) / 1e9
 
 
-def evolve(state: Progress, time: int, event: Event) -> Progress:
-    """Fold one event; `time` is its commit's (UTC, ns)."""
+def evolve(state: Progress, time: int, event: Event, by: str = "") -> Progress:
+    """Fold one event; `time` is its commit's (UTC, ns), `by` the process that says it: none is heard without it."""
+    if by and not state.finished and not isinstance(event, RunStarted):  # whoever opens a run says nothing more
+        state = _paused(state, heard(state.pauses, by, state.last, time))
     state = replace(state, first=state.first or time, last=state.last if state.finished else max(state.last, time))
     if (handler := _RUN.get(type(event))) is not None:
         return handler(state, event)
@@ -138,6 +144,18 @@ def evolve(state: Progress, time: int, event: Event) -> Progress:
     if isinstance(event, GroupAssigned):
         ready = {key: value for key, value in ready.items() if key != event.group}
     return replace(state, steps=(*state.steps[:-1], step), ready=ready)
+
+
+def _paused(state: Progress, pauses: Pauses) -> Progress:
+    if len(pauses.found) >= len(state.pauses.found):
+        return replace(state, pauses=pauses)
+    steps = tuple(_timed(step, pauses) if step.stepped else step for step in state.steps)
+    return replace(state, pauses=pauses, steps=steps)  # what was taken for a pause was none
+
+
+def _timed(step: Step, pauses: Pauses) -> Step:
+    nanoseconds = step.stepped - step.opened - pauses.within(step.opened, step.stepped)
+    return replace(step, seconds=max(1e-9, nanoseconds / 1e9))
 
 
 def _terminated(state: Progress, event: ExecutionTerminated) -> Progress:
@@ -198,9 +216,9 @@ def _enqueued(_: Progress, step: Step, __: int, event: MicroStepEnqueued) -> Ste
     return replace(step, enqueued=step.enqueued + (event.kind == "train"))
 
 
-def _stepped(_: Progress, step: Step, time: int, event: OptimizerStepped) -> Step:
-    seconds = max(1e-9, (time - step.opened) / 1e9)
-    return replace(step, seconds=seconds, loss=event.loss, gradient_norm=event.gradient_norm)
+def _stepped(state: Progress, step: Step, time: int, event: OptimizerStepped) -> Step:
+    updated = replace(step, stepped=time, loss=event.loss, gradient_norm=event.gradient_norm)
+    return _timed(updated, state.pauses)
 
 
 def _completed(_: Progress, step: Step, __: int, event: MicroStepCompleted) -> Step:
