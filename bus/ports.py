@@ -24,20 +24,24 @@ def lasting_port(host: str) -> int:
 
 def any_port(host: str) -> int:
     """A free port, as the system gives it: for what is asked for its address each time."""
-    with socket.socket() as probe:
+    with _probe(host) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def is_free(host: str, port: int) -> bool:
     """Whether a server could listen there now."""
-    with socket.socket() as probe:
+    with _probe(host) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError:
             return False
     return True
+
+
+def _probe(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def _drawn_from() -> int:

@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from bus.log import BusPort
+from gyre.addresses import listener
 from gyre.core import cell
 from gyre.core.cell import Deed
 from gyre.engines.port import Engine, EngineError
 from gyre.errors import GyreError
 from schemas.roles import CellRegistered
-from services.address import listening, reached
+from services.address import listening, url
 from services.alongside import until_one_ends
 from services.beats import beat, last_word
 from services.cell_desk import Desk
@@ -60,13 +61,12 @@ class CellAgent:
         app.add_routes([weights_route(self._weights)])
         runner = engine_runner(app)
         await runner.setup()
-        site = web.TCPSite(runner, listening(), 0)
-        await site.start()
-        url = f"http://{reached()}:{runner.addresses[0][1]}"
+        await web.SockSite(runner, listener(listening())).start()
+        where = url(runner.addresses[0][1])
         desk = self._desk
         beats = beat(desk.place, desk.bus, desk.index)
         try:
-            await until_one_ends(desk.read(), beats, self._watch_engine(), self._act(url))
+            await until_one_ends(desk.read(), beats, self._watch_engine(), self._act(where))
         except EngineGone as gone:
             await last_word(desk.place, desk.bus, desk.index, str(gone))
             raise
@@ -84,7 +84,7 @@ class CellAgent:
                 raise EngineGone(f"cell {self._desk.index}: {error}") from error
             await asyncio.sleep(self._desk.place.config.cells.heartbeat_seconds)
 
-    async def _act(self, url: str) -> None:
+    async def _act(self, where: str) -> None:
         desk = self._desk
         await desk.caught_up()
         await self._training.release()
@@ -92,7 +92,7 @@ class CellAgent:
         registered = CellRegistered(
             cell=desk.index,
             instance=desk.place.instance,
-            url=url,
+            url=where,
             capacity=desk.place.config.cells.concurrency,
             version=max(0, desk.held.engine_version),
         )

@@ -35,7 +35,8 @@ from pydantic import BaseModel, ConfigDict
 from bus import credentials, subjects
 from bus.errors import BusError
 from bus.log import BusPort
-from services.address import listening, reached
+from gyre.addresses import listener
+from services.address import listening, url
 from services.lag import FollowedBus, Position
 from services.meters import Meters
 from services.place import Place
@@ -103,10 +104,7 @@ async def serve_edge(place: Place, positions: Positions, cell: int | None = None
 async def _serve(place: Place, positions: Positions, note: Path, meters: Meters) -> None:
     broker, app = application(place, positions, meters)
     port = int(os.environ.get(PORT, "0"))
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((listening(), port))
-        listener.listen()  # whoever reads the note may connect at once
+    with listener(listening(), port) as held:  # whoever reads the note may connect at once
         server = _Server(
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
@@ -114,12 +112,12 @@ async def _serve(place: Place, positions: Positions, note: Path, meters: Meters)
         )
         async with broker:
             await broker.start()
-            with nullcontext() if port else _noted(note, place, listener.getsockname()[1]):
-                await _until_cancelled(server, listener)
+            with nullcontext() if port else _noted(note, place, held.getsockname()[1]):
+                await _until_cancelled(server, held)
 
 
-async def _until_cancelled(server: uvicorn.Server, listener: socket.socket) -> None:
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+async def _until_cancelled(server: uvicorn.Server, held: socket.socket) -> None:
+    serving = asyncio.create_task(server.serve(sockets=[held]))
     try:
         await asyncio.shield(serving)
     finally:
@@ -140,7 +138,7 @@ class _Server(uvicorn.Server):
 @contextmanager
 def _noted(note: Path, place: Place, port: int) -> Iterator[None]:
     """Say in the run folder where this edge is, for as long as it is there."""
-    said = {"url": f"http://{reached()}:{port}", "pid": os.getpid(), "instance": place.instance}
+    said = {"url": url(port), "pid": os.getpid(), "instance": place.instance}
     note.parent.mkdir(exist_ok=True)
     partial = note.with_suffix(f".{os.getpid()}")
     partial.write_bytes(orjson.dumps(said))

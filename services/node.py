@@ -7,7 +7,6 @@ ends: its first node ends with the cell, and comes back with it.
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from gyre.addresses import listener
 from gyre.trainers.nodes import KEY, serve_ranks
 from services.address import listening
 
@@ -27,11 +27,11 @@ def serve(port: int, command: Sequence[str]) -> None:
     """Serve until SIGTERM; nothing of the command outlives this process. Raises `NodeFailed`, `OSError`."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s node %(levelname)s %(message)s")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with socket.create_server((listening(), port)) as listener:
-        log.info("ranks are started at port %d", listener.getsockname()[1])
+    with listener(listening(), port) as held:
+        log.info("ranks are started at port %d", held.getsockname()[1])
         if command:
             threading.Thread(target=_keep, args=(command,), daemon=True).start()
-        serve_ranks(listener, os.environ.get(KEY, ""))
+        serve_ranks(held, os.environ.get(KEY, ""))
 
 
 def _keep(command: Sequence[str]) -> None:

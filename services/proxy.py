@@ -19,6 +19,7 @@ from bus.consumers import SnapshotFile
 from bus.errors import StreamFull
 from bus.log import BusPort
 from bus.ports import lasting_port
+from gyre.addresses import at, listener
 from gyre.core.routes import Routes
 from gyre.descriptors import take_descriptors
 from gyre.engines.remote import RemoteEngine
@@ -235,9 +236,8 @@ async def _listen(runner: web.AppRunner, settings: ProxySettings) -> None:
     port = settings.port or await asyncio.to_thread(_noted_port, note, settings.host)
     deadline = time.monotonic() + _BIND_SECONDS
     while True:
-        site = web.TCPSite(runner, settings.host, port)
         try:
-            await site.start()
+            await web.SockSite(runner, listener(settings.host, port)).start()
             break
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
@@ -245,7 +245,7 @@ async def _listen(runner: web.AppRunner, settings: ProxySettings) -> None:
         await asyncio.sleep(0.1)
     bound = runner.addresses[0][1]
     partial = note.with_suffix(".url.part")
-    partial.write_text(f"http://{settings.address or settings.host}:{bound}")
+    partial.write_text(f"http://{at(settings.address or settings.host, bound)}")
     partial.replace(note)
     _LOG.info("proxy listens at http://%s:%d", settings.host, bound)
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from torch import distributed
 
+from gyre.addresses import listener
 from gyre.trainers.nodes import address_of, nodes_of
 
 _ALONE = "127.0.0.1"
@@ -23,23 +24,15 @@ class Meeting:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         where = address_of(environment) if nodes_of(environment) else _ALONE
-        with _listener(where) as listener:
-            self.port: int = listener.getsockname()[1]
+        with listener(where or ("::" if socket.has_dualstack_ipv6() else "")) as held:
+            self.port: int = held.getsockname()[1]
             self._store = distributed.TCPStore(  # type: ignore[attr-defined]
                 where or _ALONE,
                 self.port,
                 is_master=True,
                 wait_for_workers=False,
-                master_listen_fd=listener.detach(),
+                master_listen_fd=held.detach(),
             )
-
-
-def _listener(where: str) -> socket.socket:
-    if where:
-        return socket.create_server((where, 0), family=socket.AF_INET6 if ":" in where else socket.AF_INET)
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", 0))
 
 
 def meet(trainer: str, port: int, backend: str, rank: int, ranks: int, timeout: timedelta) -> None:

@@ -1,8 +1,8 @@
 """Where a cell's ranks are started: here, or on the machines that the cell spans, each with a process of this module.
 
-`GYRE_CELL_NODES` names them, "host:port,host:port": ranks are dealt out in order, as many to each. Who asks for a rank
-has to know `GYRE_NODE_KEY`, and so has the node, and both have to be of the same version; then the connection is the
-line between a trainer and its rank, and ends the rank when it ends. Only ranks are started, nothing else.
+`GYRE_CELL_NODES` names them, "host:port,[address]:port": ranks are dealt out in order, as many to each. Who asks for a
+rank has to know `GYRE_NODE_KEY`, and so has the node, and both have to be of the same version; then the connection is
+the line between a trainer and its rank, and ends the rank when it ends. Only ranks are started, nothing else.
 
 The key says who may ask; what is said after that is neither sealed nor hidden, so the network between the machines of
 a cell has to be private. Lines are made from the address of `GYRE_LISTEN`, where one is named, and so ranks come back
@@ -24,6 +24,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Protocol
 
+from gyre.addresses import EVERYWHERE
 from gyre.trainers.port import TrainerError
 
 NODES, KEY, LISTEN = "GYRE_CELL_NODES", "GYRE_NODE_KEY", "GYRE_LISTEN"
@@ -35,7 +36,6 @@ _AGAIN_SECONDS = 1.0
 _ASKED_BYTES = 4096
 _STRANGERS = 16
 """Callers at a time that have not shown yet that they know the key; a cell asks for one rank after the other."""
-_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - what it means to be told so
 _RANKS = "gyre.trainers."
 
 
@@ -108,7 +108,7 @@ def nodes_of(environment: Mapping[str, str]) -> list[str]:
 def address_of(environment: Mapping[str, str]) -> str:
     """The one address of this machine that its sockets are to have; empty: any."""
     where = environment.get(LISTEN, "")
-    return "" if where in _EVERYWHERE else where
+    return "" if where in EVERYWHERE else where
 
 
 def serve_ranks(listener: socket.socket, key: str) -> None:
@@ -148,6 +148,7 @@ def _asked(node: str, descriptor: int, module: str, threads: int, key: str) -> i
 
 def _connected(node: str, source: str) -> int:
     host, _, port = node.rpartition(":")
+    host = host.strip("[]")
     deadline = time.monotonic() + _PATIENCE_SECONDS
     told = False
     while True:

@@ -207,7 +207,7 @@ def give_back() -> None:
 def _trainer(descriptor: int) -> str:
     """Address of the machine at the other end of a line, as it is seen from here."""
     with socket.socket(fileno=os.dup(descriptor)) as line:
-        return "127.0.0.1" if line.family == socket.AF_UNIX else str(line.getpeername()[0])
+        return "127.0.0.1" if line.family == socket.AF_UNIX else str(line.getpeername()[0]).removeprefix("::ffff:")
 
 
 def _end_with(descriptor: int) -> None:

@@ -6,7 +6,6 @@ lie, in broadcasts of bounded size; nothing is taken from a trainer, which may b
 """
 
 import logging
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,6 +17,7 @@ import torch
 from torch import distributed
 from torch.distributed import distributed_c10d
 
+from gyre.addresses import listener
 from gyre.engines.sglang.group import Group
 from gyre.weights.buckets import Span, cut
 from gyre.weights.layout import read_layout
@@ -53,11 +53,11 @@ def send(file: Path, name: str, ranks: int, host: str, backend: str) -> Sender:
         OSError: nothing can listen at that address.
     """
     spans = cut(read_layout(file).parts, BUCKET_BYTES)
-    listener = socket.create_server((host, 0))
-    port = listener.getsockname()[1]
+    held = listener(host)
+    port = held.getsockname()[1]
     limit = timedelta(seconds=SEND_SECONDS)
     store = _distributed.TCPStore(
-        host, port, 1 + ranks, True, limit, wait_for_workers=False, master_listen_fd=listener.detach()
+        host, port, 1 + ranks, True, limit, wait_for_workers=False, master_listen_fd=held.detach()
     )
     group = Group(name=name, address=host, port=port, backend=backend, buckets=tuple(each.bucket for each in spans))
     thread = Thread(target=_serve, args=(store, group, ranks, file, spans), name=f"send-{name}", daemon=True)

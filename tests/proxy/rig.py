@@ -109,6 +109,7 @@ class Rig:
     max_tokens: int = 48
     context: int = 400
     model: Path = NANO
+    host: str = "127.0.0.1"
     bounds: Bounds = BOUNDS
     starts: int = 0
 
@@ -168,6 +169,7 @@ class Rig:
             *(RUN, self.folder, self.model, self.folder / "proxy.key", 3, 1.0, self.max_tokens, self.context),
             keep_alive_seconds=self.keep_alive,
             handoff_seconds=self.handoff,
+            host=self.host,
             bounds=self.bounds,
         )
         written = note.stat().st_mtime_ns if note.exists() else 0

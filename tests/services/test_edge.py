@@ -26,10 +26,12 @@ from gyre.config import Config
 from schemas.dispatch import ExecutionDispatched
 from schemas.refs import WeightsRef
 from schemas.runs import RunStarted, TimerFired
+from services.address import LISTEN
 from services.edge import READY_LAG, Positions, application, beside, serve_edge, status_of
 from services.lag import FollowedBus, Position
 from services.meters import Meters
 from services.place import Note, Place
+from tests.trainers.far import has_ipv6
 
 
 def place_in(folder: Path, url: str = "memory", service: str = "builder", instance: str = "builder-1") -> Place:
@@ -162,7 +164,11 @@ async def test_a_log_that_does_not_answer_is_not_ready_and_no_error(tmp_path: Pa
     assert (status.ready, status.lag, status.sequence) == (False, None, None)
 
 
-async def test_http_answers_with_the_status_where_the_run_folder_says(tmp_path: Path, server: NatsServer) -> None:
+@pytest.mark.parametrize("listen", ["127.0.0.1", *(["::1"] if has_ipv6() else [])])
+async def test_http_answers_with_the_status_where_the_run_folder_says(
+    tmp_path: Path, server: NatsServer, monkeypatch: pytest.MonkeyPatch, listen: str
+) -> None:
+    monkeypatch.setenv(LISTEN, listen)
     place = place_in(tmp_path, server.url, "cell", "cell-a")
     note = tmp_path / "edge/cell-1.json"
     async with serving(place, at(7, 7 + READY_LAG), cell=1), aiohttp.ClientSession() as http:

@@ -27,7 +27,7 @@ from gyre.trainers.ranks import RankLost
 from services import address
 from tests.trainers import batch
 from tests.trainers.batch import TEMPERATURE, distance, micro_step
-from tests.trainers.far import SECRET, node
+from tests.trainers.far import SECRET, has_ipv6, node
 from tests.trainers.test_gradient import CLOSE, everything, wanted
 from tests.trainers.test_torch_trainer import FAST
 
@@ -57,11 +57,18 @@ def await_end(pid: int) -> None:
     os.close(descriptor)
 
 
-@pytest.mark.parametrize("listen", ["0.0.0.0", "127.0.0.2"])
+@pytest.mark.parametrize(
+    ("listen", "there"),
+    [
+        ("0.0.0.0", "127.0.0.1"),
+        ("127.0.0.2", "127.0.0.1"),
+        pytest.param("::1", "::1", marks=pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")),
+    ],
+)
 def test_ranks_of_two_machines_give_the_gradient_of_one_and_end_with_their_trainer(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: str
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: str, there: str
 ) -> None:
-    with node(tmp_path) as (first, one), node(tmp_path) as (second, two):
+    with node(tmp_path, address=there) as (first, one), node(tmp_path, address=there) as (second, two):
         monkeypatch.setenv(NODES, f"{first},{second}")
         monkeypatch.setenv(KEY, SECRET)
         monkeypatch.setenv(LISTEN, listen)

@@ -15,6 +15,8 @@ import torch
 from torch import distributed
 from torch.distributed import distributed_c10d
 
+from gyre.addresses import at
+
 c10d: Any = distributed_c10d
 LIMIT = timedelta(seconds=60)
 
@@ -22,7 +24,7 @@ LIMIT = timedelta(seconds=60)
 def main(said: str, rank: int, leave: int) -> None:
     group = json.loads(said)
     size = int(os.environ.get("SIZE", "2"))
-    rendezvous = c10d.rendezvous(f"tcp://{group['address']}:{group['port']}", rank, size, timeout=LIMIT)
+    rendezvous = c10d.rendezvous(f"tcp://{at(group['address'], group['port'])}", rank, size, timeout=LIMIT)
     store, rank, size = next(rendezvous)
     store.set_timeout(LIMIT)
     inside = c10d.PrefixStore(group["name"], store)

@@ -15,8 +15,10 @@ from gyre.weights import group_sender
 from gyre.weights.group_sender import Sender, send
 from gyre.weights.layout import read_layout
 from gyre.weights.port import WeightsUnusable
+from tests.trainers.far import has_ipv6
 from tests.weights.files import write
 
+HOSTS = ("127.0.0.1", *(["::1"] if has_ipv6() else []))
 PEER = Path(__file__).parent / "peer.py"
 
 
@@ -66,9 +68,12 @@ async def until_ended(sender: Sender) -> None:
     assert not sender.thread.is_alive()
 
 
-async def test_what_comes_is_the_file_bit_for_bit_also_under_a_name_that_was_there_before(file: Path) -> None:
+@pytest.mark.parametrize("host", HOSTS)
+async def test_what_comes_is_the_file_bit_for_bit_also_under_a_name_that_was_there_before(
+    file: Path, host: str
+) -> None:
     for _ in range(2):
-        sender = send(file, "one", 1, "127.0.0.1", "gloo")
+        sender = send(file, "one", 1, host, "gloo")
         assert [each.names for each in sender.group.buckets] == [("a",), ("b",), ("c", "d")]
         assert [set(each.dtypes) for each in sender.group.buckets] == [{"float32"}, {"float32"}, {"bfloat16"}]
         assert sender.group.shapes == {"a": (50, 20), "b": (1500,), "c": (0,), "d": (3, 5)}
