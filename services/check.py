@@ -9,7 +9,7 @@ from gyre.config import Config
 from gyre.core.plan import Plan
 from gyre.core.staleness import boundary_mean, continuous_mean, expected_mean
 from gyre.tasks.folder import Task
-from services.judges import absent_program
+from services.judges import absent_part
 from services.preflight import preflight
 from services.setup import HELDOUT_SEED, copy_tasks, sandboxes_of
 from services.tasks_images import refuse_missing
@@ -68,8 +68,8 @@ def _harness_away(config: Config) -> list[str]:
 
 
 def _evaluator_away(config: Config) -> list[str]:
-    rule = "no such program here: nothing would get a valid score; install it, or give its path, where evaluators are"
-    return [f"evaluator.command = {program}: {rule}"] if (program := absent_program(config)) else []
+    rule = "nothing would get a valid score; install it, or give its path, where evaluators are"
+    return [f"evaluator.command = {absent}: {rule}"] if (absent := absent_part(config)) else []
 
 
 def _idle_satellites(config: Config, plan: Plan) -> list[str]:

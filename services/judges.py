@@ -3,6 +3,7 @@
 import os
 import shutil
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from gyre.config import Config
@@ -60,17 +61,27 @@ def check_evaluators(config: Config) -> None:
         raise EvaluatorError(f"evaluator.judge.key_env = {judge.key_env!r}: is not in this environment; {rule}")
 
 
-def absent_program(config: Config) -> str:
-    """The program of `evaluator.command` if this machine has none of that name; "" too where images would hold it.
+def absent_part(config: Config) -> str:
+    """What of `evaluator.command` this machine has not, and what it is; "" too where images would hold it.
 
-    One that is named by a place (`{tests}/judge`) or relative to the workspace is found out about when it is run.
+    The program, or a file that is plainly meant to be here: a later word that begins with ./, ../ or / and is no
+    option's value, which may be a file to write. What is named by a place (`{tests}/judge`) or relative to the
+    workspace is found out about when it is run.
     """
     kind = config.evaluator.sandbox or config.sandbox.kind
     if "command" not in config.evaluator.kinds or kind not in ("process", "bubblewrap"):
         return ""
-    program = Template.parse(config.evaluator.command, Path.cwd()).words[0]
+    program, *others = Template.parse(config.evaluator.command, Path.cwd()).words
     elsewhere = "{" in program or ("/" in program and not Path(program).is_absolute())
-    return "" if elsewhere or shutil.which(program) else program
+    if not (elsewhere or shutil.which(program)):
+        return f"{program}: no such program here"
+    absent = next((word for before, word in pairwise([program, *others]) if _is_no_file(before, word)), "")
+    return f"{absent}: no such file here (one of the workspace is named without ./)" if absent else ""
+
+
+def _is_no_file(before: str, word: str) -> bool:
+    named = word.startswith(("./", "../", "/")) and "{" not in word and not any(map(str.isspace, word))
+    return named and not before.startswith("-") and not Path(word).exists()
 
 
 def _evaluator(config: Config, kind: Kind, run: Run) -> Evaluator:

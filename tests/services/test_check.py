@@ -70,6 +70,11 @@ def test_an_evaluator_that_this_machine_has_not_is_warned_of(command: str, warne
     assert (f"evaluator.command = {command.split(maxsplit=1)[0]}: no such program here" in found) is warned
 
 
+def test_a_script_of_the_evaluator_that_this_machine_has_not_is_warned_of() -> None:
+    found = str(_checked("evaluator.kind=command", "evaluator.command=sh ./nope.sh {tests}")["warnings"])
+    assert "evaluator.command = ./nope.sh: no such file here" in found
+
+
 def test_the_warning_names_field_value_and_fix(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[schedule]\nrho_min = 1.0\n")
     arguments = [word for override in SMALL for word in ("--set", override)]

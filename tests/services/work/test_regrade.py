@@ -203,17 +203,36 @@ async def test_no_valid_score_leaves_a_reward_as_it_is_among_its_peers(graded: G
     assert [group.after.rewards for group in report.groups] == [(1.0, 1.0, 0.0)]
 
 
-@pytest.mark.parametrize("command", ["no-such-program {tests}", "/no/such/program"])
+@pytest.mark.parametrize(
+    ("command", "absent"),
+    [
+        ("no-such-program {tests}", "no-such-program: no such program here"),
+        ("/no/such/program", "/no/such/program: no such program here"),
+        ("sh ./nope.sh {tests}", r"\./nope\.sh: no such file here"),
+        ("timeout 9 sh ../nope.sh", r"\.\./nope\.sh: no such file here"),
+        ("sh /no/such/script", "/no/such/script: no such file here"),
+    ],
+)
 async def test_a_command_that_is_not_here_is_refused_before_anything_is_said(
-    graded: Graded, run: Any, command: str
+    graded: Graded, run: Any, command: str, absent: str
 ) -> None:
     run.task("job", "exit 0")
     await graded.group(1)
     await graded.execution(0, "good", 1.0)
     before = await run.bus.ev.head()
-    with pytest.raises(RegradeError, match=f"--evaluator {command.split(maxsplit=1)[0]}: no such program here"):
+    with pytest.raises(RegradeError, match=f"--evaluator {absent}"):
         await graded.regrade(command=command)
     assert await run.bus.ev.head() == before
+
+
+@pytest.mark.parametrize(
+    "command", ["sh -c '/bin/true && exit 0'", "sh -c /bin/true", "sh /dev/null -o /no/such/report", "sh -c 'exit 0' out"]
+)
+async def test_text_of_a_shell_and_files_to_write_are_not_looked_for(graded: Graded, run: Any, command: str) -> None:
+    run.task("job", "exit 1")
+    await graded.group(1)
+    await graded.execution(0, "good", 0.0)
+    assert (await graded.regrade(command=command)).found == {"x0-0": 1.0}
 
 
 async def test_a_command_of_the_workspace_or_the_tests_is_not_looked_for_here(graded: Graded, run: Any) -> None:
