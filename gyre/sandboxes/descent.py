@@ -8,7 +8,7 @@ begun again at the top.
 import os
 import stat
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -123,15 +123,11 @@ class _Way:
             self._came_by.append(above)
 
     def _up(self) -> None:
-        came_by = self._came_by.pop()
+        self._stand(os.open("..", _HOLD | _FOLDER, dir_fd=self._here))
         self._names.pop()
-        with suppress(FileNotFoundError):  # it was removed
-            self._stand(os.open("..", _HOLD | _FOLDER, dir_fd=self._here))
-            if _identity(self._here) == came_by:
-                return
-        # It was moved, and above it is now what nobody led us to.
-        self._stand(os.dup(self._top))
-        self._names, self._came_by = [], []
+        if _identity(self._here) != self._came_by.pop():  # it was moved: above it is now what nobody led us to
+            self._stand(os.dup(self._top))
+            self._names, self._came_by = [], []
 
     def _stand(self, descriptor: int) -> None:
         os.close(self._here)

@@ -101,6 +101,12 @@ def test_a_workspace_that_holds_the_tests_or_the_solution_is_found(gyre: Gyre, t
     assert problems == ["the agent is given tests/test.sh", "the agent is given solution/solve.sh"]
 
 
+def test_a_solution_may_link_to_its_work_by_the_tasks_own_name_for_the_workspace(gyre: Gyre, tmp_path: Path) -> None:
+    solve = "mkdir v2; echo done >v2/out; ln -s /app/v2/out out"
+    task(tmp_path / "t/linked", solve=solve, toml='[environment]\nworkdir = "/app"\n')
+    assert told(gyre, tmp_path / "t", "--repeat", "1")["sound"] == 1
+
+
 def test_a_solution_that_takes_most_of_its_limit_is_remarked(gyre: Gyre, tmp_path: Path) -> None:
     limits = "[agent]\ntimeout_sec = 4.0\n"
     task(tmp_path / "t/slow", solve="echo done >out; sleep 2.2", toml=limits)

@@ -54,6 +54,15 @@ def test_a_second_call_goes_on_where_the_first_one_ended(gyre: Gyre, tmp_path: P
     assert json.loads(again.stdout)["scores"] == second["scores"]
 
 
+@pytest.mark.timeout(400)
+def test_a_rollout_that_left_nothing_to_assess_is_not_kept_as_a_zero(gyre: Gyre, tmp_path: Path) -> None:
+    index, harness = tmp_path / "i.json", '["/bin/sh", "-c", "rm -r ../ws"]'
+    words = ("tasks", "screen", WORDS, "--model", "nano", "--rollouts", "2", "--index", index)
+    result = gyre(*words, "--set", f"harness.command={harness}")
+    assert result.exit_code == 1, result.output
+    assert json.loads(index.read_text())["scores"] == {"train-0000": [], "train-0001": []}
+
+
 def test_only_what_was_solved_sometimes_is_chosen(tmp_path: Path) -> None:
     scores = {
         "never": [0.0, 0.9, 0.0, 0.0],
