@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress as Progressing
 from rich.table import Table
 
 from gyre.core.regrading import GroupChange
@@ -19,6 +18,7 @@ from services.cli_errors import Errors
 from services.joining import joined
 from services.regrade import Report, Wish
 from services.regrade import regrade as score_again
+from services.telling import telling
 from services.terminal import one_line, paragraphs, show, table, wide
 
 Run = Annotated[str, typer.Argument(help="Name of a run.")]
@@ -162,11 +162,9 @@ def _score(score: float | None) -> str:
 
 
 async def _regrade(run: str, runs: Path, wish: Wish) -> Report:
-    console = Console(stderr=True)
     async with joined("evaluator", run, runs) as (place, bus):
-        with Progressing(console=console, transient=True, disable=not console.is_terminal) as bars:
-            bar = bars.add_task("scoring", total=None)
-            return await score_again(place, bus, wish, lambda done, of: bars.update(bar, completed=done, total=of))
+        with telling("scoring") as shown:
+            return await score_again(place, bus, wish, shown)
 
 
 COMMANDS = (regrade, assess)

@@ -10,12 +10,12 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import Progress as Progressing
 
 from services.cli_errors import Errors, fail
 from services.exits import EXIT_DIFFERS
 from services.source import Source, open_source
 from services.states import STATES
+from services.telling import telling
 from services.terminal import one_line, show, wide
 
 Target = Annotated[str, typer.Argument(help="Name of a run, or path of an archive.")]
@@ -168,12 +168,10 @@ async def _with(run: str, folder: Path, work: Callable[[Source], Awaitable[Found
 async def _watched(
     run: str, folder: Path, what: str, work: Callable[[Source, Callable[[int, int], None]], Awaitable[Found]]
 ) -> Found:
-    """Work that says how far it is, with a bar on stderr where that is a terminal."""
-    console = Console(stderr=True)
-    with Progressing(console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task(what, total=None)
+    """Work that says on stderr how far it is."""
+    with telling(what) as shown:
         async with open_source(run, folder) as source:
-            return await work(source, lambda done, of: bars.update(task, completed=done, total=of))
+            return await work(source, shown)
 
 
 COMMANDS = (replay, restep, diff)

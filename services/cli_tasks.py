@@ -5,28 +5,23 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
 
 from gyre.config import Config
 from services.cli_errors import Errors
-from services.terminal import one_line, paragraphs, show, table, wide
+from services.telling import telling
+from services.terminal import paragraphs, show, table, wide
 
 _SOURCE = "Folder of tasks, .jsonl of SWE instances, index, or words:<n>:<split>."
 Source = Annotated[str, typer.Argument(help=_SOURCE)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one field; repeatable.")]
-Shown = Callable[..., None]
-SAID = 60
-"""Characters beside a bar."""
 
 app = typer.Typer(
     help="""Tasks: check that they are sound, find those that are neither too easy nor too hard.
@@ -56,7 +51,7 @@ def validate(
     from gyre.tasks.sources import bring_each
     from services.tasks_validate import Report, Validation
 
-    with Errors(), tempfile.TemporaryDirectory(prefix="gyre-tasks-") as name, _progress("attempts") as shown:
+    with Errors(), tempfile.TemporaryDirectory(prefix="gyre-tasks-") as name, telling("attempts") as shown:
         config = Config.load(None, overrides or [])
         brought = [bring_each(source, Path(name) / f"tasks{place}") for place, source in enumerate(sources)]
         tasks, wrong = [task for some, _ in brought for task in some], [error for _, some in brought for error in some]
@@ -97,7 +92,7 @@ def build(
     from gyre.tasks.sources import images_of
     from services.tasks_build import Building, Made
 
-    with Errors(), _progress("images") as shown:
+    with Errors(), telling("images") as shown:
         config = Config.load(None, overrides or [])
         looked = [images_of(source) for source in sources]
         wanted = [found for some, _ in looked for found in some if not names or found.name in names]
@@ -139,7 +134,7 @@ def screen(
     from services.tasks_screen import Wish
     from services.tasks_screen import screen as work
 
-    with Errors(), _progress("tasks") as shown:
+    with Errors(), telling("tasks") as shown:
         wish = Wish(source, model, rollouts, index, seed, runs, overrides or [])
         found = uvloop.run(work(wish, shown))
     chosen = found.chosen()
@@ -216,17 +211,3 @@ def _draw_images(made: list[Any], refused: list[str]) -> None:
 
 def _line(console: Console, text: str) -> None:
     show(console, [paragraphs(text)])
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Shown]:
-    """A bar on a terminal's stderr."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-        bar = bars.add_task(what, total=None)
-
-        def shown(done: int, of: int, said: str = "") -> None:
-            description = escape(one_line(said, SAID)) or what
-            bars.update(bar, completed=done, total=of, description=description)
-
-        yield shown

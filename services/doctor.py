@@ -7,9 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress
-
 from bus import subjects
 from bus.errors import BusError
 from bus.jetstream import Bus
@@ -21,6 +18,7 @@ from gyre.core.diagnosis.finding import Finding, Outlook, Room
 from gyre.core.diagnosis.limits import HALF, Limits
 from services.serving import connected, is_supervised
 from services.source import Source, messages
+from services.telling import telling
 
 Heartbeats = tuple[float, frozenset[str]]
 """For how many seconds was listened, and who was heard."""
@@ -158,9 +156,6 @@ async def _rooms(source: Source) -> tuple[Room, ...]:
 
 
 async def diagnose_with_progress(source: Source, only: Sequence[str] = ()) -> Report:
-    """Diagnose with a bar on stderr where that is a terminal."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-        total = await source.ev.head() + await source.calls.head()
-        task = bars.add_task("reading the log", total=total)
-        return await diagnose(source, only, lambda count: bars.update(task, completed=count))
+    """Diagnose, and say on stderr how far it is."""
+    with telling("reading the log", await source.ev.head() + await source.calls.head()) as shown:
+        return await diagnose(source, only, shown)

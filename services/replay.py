@@ -5,9 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress as Progressing
-
 from bus import subjects
 from bus.errors import BusError
 from bus.log import Stored
@@ -27,6 +24,7 @@ from schemas.speakers import may_say
 from services.minds import Mind, filters, minds
 from services.office import snapshot_file
 from services.source import Source, messages
+from services.telling import telling
 
 OBSERVATIONS = (OfficeTaken, TimerFired, CellLost, EventQuarantined)
 """What shells say without deciding."""
@@ -233,8 +231,6 @@ async def progress_at(source: Source, until: int | None = None) -> Progress:
 
 
 async def verify_with_progress(source: Source) -> Verdict:
-    """Verify with a bar on stderr where that is a terminal."""
-    console = Console(stderr=True)
-    with Progressing(console=console, transient=True, disable=not console.is_terminal) as bars:
-        task = bars.add_task("deciding again", total=await source.ev.head())
-        return await verify(source, lambda sequence: bars.update(task, completed=sequence))
+    """Verify, and say on stderr how far it is."""
+    with telling("deciding again", await source.ev.head()) as shown:
+        return await verify(source, shown)

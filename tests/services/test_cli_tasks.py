@@ -3,12 +3,10 @@
 import json
 import shutil
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import pytest
 
-from services.cli_tasks import _progress
 from tests.services.conftest import Gyre, refusal
 from tests.tasks.layouts import harbor_folder, swe_folder, write
 
@@ -72,16 +70,6 @@ def test_an_unsound_task_is_told_why(gyre: Gyre, tmp_path: Path, fields: dict[st
     found = told(gyre, tmp_path / "t", "--repeat", "1", code=1)
     assert [each["sound"] for each in found["tasks"]] == [False, True]
     assert any(said.startswith(problem) for said in found["tasks"][0]["problems"]), found
-
-
-def test_what_a_build_says_is_no_markup_beside_its_bar(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    with _progress("images") as say:
-        say(1, 2, "t: step [/bin/sh]\x1b[2J")
-        sleep(0.3)  # the bar is drawn ten times a second, and is gone at the end
-    assert "[/bin/sh]\\x1b[2J" in capsys.readouterr().err
 
 
 def test_tests_that_do_not_always_say_the_same_are_found(gyre: Gyre, tmp_path: Path) -> None:
