@@ -30,7 +30,7 @@ from gyre.tasks.sources import bring
 from schemas.refs import WeightsRef
 from schemas.runs import RunStarted
 from services.exits import is_full
-from services.place import NOTE, Durability, Note, Place, new_instance
+from services.place import NOTE, Durability, Note, Place, named, new_instance
 from services.preflight import preflight
 from services.starting import start
 from services.tasks_images import refuse_missing
@@ -40,6 +40,10 @@ LEASE_SECONDS = 10.0
 """How long a killed worker's entries wait for another one; claims lie in the log, so a lease too short costs little."""
 OPEN_SECONDS = 20.0
 """Patience with a server that does not answer, before there is a run that could wait for it."""
+
+
+_BEFORE_NOTE = {"tasks", "users", "nats", "weights", "proxy.key"}
+"""All that an opening makes before its note, and so before the run's first word."""
 
 
 class SetupError(GyreError):
@@ -133,12 +137,16 @@ async def open_run(config: Config) -> Opened:
 async def open_alone(config: Config, run: str, folder: Path) -> Opened:
     """As `open_run`, after its `preflight`, for who holds its lock (`opening`)."""
     if (folder / NOTE).exists():
-        raise SetupError(f"run.name = {run}: folder {folder} holds a run already; `gyre resume {run}`, or another name")
-    if (folder / "tasks").exists():
-        raise SetupError(
-            f"run.name = {run}: {folder} is what a run left that did not begin; remove it, or another name"
-        )
+        way = f"`gyre resume {named(folder)}`, or another name"
+        raise SetupError(f"run.name = {run}: folder {folder} holds a run already; {way}")
     made = not folder.exists()
+    if (folder / "tasks").exists():
+        if not _cut_short(folder):
+            raise SetupError(
+                f"run.name = {run}: {folder} is what a run left that did not begin; remove it, or another name"
+            )
+        shutil.rmtree(folder / "tasks")
+        made = True
     try:
         return await _opened(config, run, folder)
     except (PerhapsBegun, BegunElsewhere):
@@ -147,6 +155,13 @@ async def open_alone(config: Config, run: str, folder: Path) -> Opened:
         if made:
             shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _cut_short(folder: Path) -> bool:
+    """Whether all that is here was made for a run with a server of its own, by an opening that was ended."""
+    names = {each.name for each in folder.iterdir()}
+    begun_elsewhere = "weights" in names and "nats" not in names
+    return names <= _BEFORE_NOTE and not begun_elsewhere
 
 
 async def _opened(config: Config, run: str, folder: Path) -> Opened:
@@ -298,8 +313,8 @@ async def _begin(config: Config, run: str, folder: Path, url: str, started: RunS
         if not config.bus.url:  # its log goes with the folder
             raise
         raise PerhapsBegun(
-            f"run {run}: it may have begun or not ({error}); `gyre resume {run}` goes on if it has and says so if not: "
-            f"remove {folder} then"
+            f"run {run}: it may have begun or not ({error}); `gyre resume {named(folder)}` goes on if it has "
+            f"and says so if not: remove {folder} then"
         ) from error
     finally:
         await bus.close()

@@ -113,6 +113,31 @@ async def test_a_run_that_is_being_opened_is_neither_opened_nor_launched_nor_res
     assert [each.name for each in folder.parent.iterdir()] == ["tried"]
 
 
+@pytest.mark.parametrize("left", [("users",), ("nats", "users"), ("nats", "users", "weights")], ids="-".join)
+async def test_a_name_is_free_again_where_an_opening_was_cut_short(tmp_path: Path, left: tuple[str, ...]) -> None:
+    folder = tmp_path / "runs" / "tried"
+    (folder / "tasks/train/half-copied").mkdir(parents=True)
+    for name in left:
+        (folder / name).mkdir(mode=0o700)
+    opened = await open_run(Config.load(None, settings(tmp_path)))
+    try:
+        assert await said(folder) == 1
+        assert not (folder / "tasks/train/half-copied").exists()
+    finally:
+        assert opened.server
+        opened.server.stop()
+
+
+@pytest.mark.parametrize("more", ["logs", "mine.txt"])
+async def test_a_folder_that_holds_anything_else_is_not_taken(tmp_path: Path, more: str) -> None:
+    folder = tmp_path / "runs" / "tried"
+    for name in ("tasks", "users", more):
+        (folder / name).mkdir(parents=True)
+    with pytest.raises(SetupError, match="is what a run left that did not begin; remove it, or another name"):
+        await open_run(Config.load(None, settings(tmp_path)))
+    assert {each.name for each in folder.iterdir()} == {"tasks", "users", more}
+
+
 async def test_what_lies_where_a_run_of_elsewhere_would_is_not_removed(tmp_path: Path, server: NatsServer) -> None:
     there, here = (Config.load(None, settings(tmp_path / name, server.url)) for name in ("there", "here"))
     await open_run(there)
