@@ -42,6 +42,7 @@ children: Any = importlib.import_module("children")
 files: Any = importlib.import_module("files")
 laid_over: Any = importlib.import_module("laid")
 NO_VERDICT = 125  # exit code
+MOST_SAID = 500
 SPARE_BYTES = 64 << 20
 CANARY = """
 import unittest
@@ -204,7 +205,8 @@ class Runs:
         )
         children.kill_descendants()  # what this file's tests left cannot meddle with the next one's
         if mark not in lines:
-            raise RuntimeError(f"{file}: its run did not begin, which is no fault of the work")
+            said = f": {lines[0][:MOST_SAID]}" if lines[0] else ""
+            raise RuntimeError(f"{file}: its run did not begin, which is no fault of the work{said}")
         self._begun = True
         return outcomes_in(lines, mark), late
 

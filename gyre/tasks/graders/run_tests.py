@@ -2,7 +2,8 @@
 
 RUNNER is pytest or unittest, ROOT the folder that holds the files, CONFIG a pytest configuration. Standard input holds
 the word that marks our lines; environment variable RESULTS is the number of the pipe. Both are read, and the folder of
-the tests is closed to this process, before anything below ROOT can be imported; a line of the word alone says so.
+the tests is closed to this process, before anything below ROOT can be imported; a line of the word alone says so. Where
+pytest refuses CONFIG before that, its own words are all that is said.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import ctypes
 import errno
 import importlib
 import importlib.util
+import io
 import json
 import os
+import re
 import stat
 import struct
 import sys
@@ -36,20 +39,33 @@ PRLIMIT = (
     (0xC000003E, 302), (0xC000003E, 302 | 1 << 30), (0x40000003, 340), (0xC00000B7, 261), (0x40000028, 369),
 )  # fmt: skip
 """(machine, system call) that sets another process's limits: x86-64, its x32, i386, AArch64, ARM."""
+EARLY = re.compile(r"(?<![\w-])-[pW]|pythonwarnings|filterwarnings|pythonpath")
+"""What may make pytest import from the work while it still reads its configuration, which can refuse nothing then."""
 
 
 class Speaker:
     """Says outcomes; what it needs is bound when it is made, so that later changes to modules don't reach it."""
 
-    def __init__(self, pipe: int, mark: str) -> None:
-        """Take over the pipe, and say that the work is let in from now on."""
+    def __init__(self, pipe: int, mark: str, root: str) -> None:
+        """Take over the pipe."""
         write, dumps = os.write, json.dumps
+        self._roots = [each for each in (root, str(Path(root) / "src")) if os.path.isdir(each)]
+        self.begun = False
 
         def say(name: str, outcome: str) -> None:
             write(pipe, f"{mark} {outcome} {dumps(name)}\n".encode())
 
-        self.say = say
-        write(pipe, f"{mark}\n".encode())
+        def line(text: str) -> None:
+            write(pipe, f"{text}\n".encode())
+
+        self.say, self.line, self._mark = say, line, mark
+
+    def begin(self) -> None:
+        """Let the work in, and say so."""
+        if not self.begun:
+            self.begun = True
+            self.line(self._mark)
+            sys.path[:0] = self._roots
 
 
 class Outcomes(unittest.TestResult):
@@ -98,10 +114,33 @@ class Outcomes(unittest.TestResult):
 class Plugin:
     """Listens to pytest."""
 
-    def __init__(self, speaker: Speaker) -> None:
-        """Say what is heard."""
-        self._say = speaker.say
+    def __init__(self, speaker: Speaker, root: str, files: list[str]) -> None:
+        """Say what is heard of tests in these files, of which the first and the last are canaries."""
+        self._say, self._speaker = speaker.say, speaker
+        self._canaries, self._paths = (files[0], files[-1]), {os.path.join(root, file) for file in files}
         self._bad: set[str] = set()
+
+    def pytest_load_initial_conftests(self, parser: Any, args: list[str]) -> Iterator[None]:
+        """Leave out what the configuration asks of plug-ins, which are off: it would end the run."""
+        sys.stderr = sys.__stderr__
+        self._speaker.begin()
+        yield
+        known, unknown = parser.parse_known_and_unknown_args(list(args))
+        dropped = {*unknown, "--strict-config", *(each for each in known.file_or_dir if each not in self._paths)}
+        args[:] = [each for each in args if each not in dropped]
+
+    def pytest_configure(self, config: Any) -> None:
+        """The canaries are tests, whatever functions the configuration calls so."""
+        config.getini("python_functions").append("test_must_fail")
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> Iterator[None]:
+        """The canaries stay, first and last, whatever the configuration selects and sorts."""
+        before, after = (
+            [item for item in items if item.nodeid.partition("::")[0] == canary] for canary in self._canaries
+        )
+        yield
+        kept = {id(item) for item in (*before, *after)}
+        items[:] = [*before, *(item for item in items if id(item) not in kept), *after]
 
     def pytest_runtest_logreport(self, report: object) -> None:
         """One phase (setup, call, teardown) of one test."""
@@ -146,6 +185,7 @@ def imported(root: str, file: str) -> Any:
 
 def with_unittest(speaker: Speaker, root: str, files: list[str]) -> None:
     """Import all, then run all, in order."""
+    speaker.begin()
     suites = []
     for file in files:
         try:
@@ -222,8 +262,23 @@ def with_pytest(speaker: Speaker, root: str, config: str, files: list[str]) -> N
     """The same with pytest, without its cache and plug-ins."""
     import pytest
 
-    options = ["-p", "no:cacheprovider", "-q", "-c", config, "--rootdir", root, "--confcutdir", root]
-    pytest.main([*options, *(os.path.join(root, file) for file in files)], plugins=[Plugin(speaker)])
+    for hook in (Plugin.pytest_load_initial_conftests, Plugin.pytest_collection_modifyitems):
+        pytest.hookimpl(hookwrapper=True, tryfirst=True)(hook)
+    own = ["-p", "no:cacheprovider", "-p", "no:stepwise", "-q"]
+    against = ["--maxfail=0", "-k", "", "-o", "strict_config=false"]  # what would end it, or leave out what is named
+    options = [*own, *against, "-c", config, "--rootdir", root, "--confcutdir", root]
+    heard = io.StringIO()
+    if EARLY.search(Path(config).read_text(encoding="utf-8", errors="replace")):
+        speaker.begin()
+    else:
+        sys.stderr = heard  # until it begins
+    try:
+        paths = [os.path.join(root, file) for file in files]
+        pytest.main([*options, *paths], plugins=[Plugin(speaker, root, files)])
+    finally:
+        sys.stderr = sys.__stderr__
+        if not speaker.begun:
+            speaker.line(" ".join(heard.getvalue().split()))
 
 
 def main() -> None:
@@ -236,9 +291,7 @@ def main() -> None:
     keep_to_own_limits()
     if runner == "pytest":  # before ROOT is where it could be taken from; where it is missing, the run does not begin
         importlib.import_module("pytest")
-    speaker = Speaker(pipe, mark)
-    roots = [root, str(Path(root) / "src")]
-    sys.path[:0] = [each for each in roots if os.path.isdir(each)]
+    speaker = Speaker(pipe, mark, root)
     with_pytest(speaker, root, config, files) if runner == "pytest" else with_unittest(speaker, root, files)
 
 

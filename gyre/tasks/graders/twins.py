@@ -255,7 +255,8 @@ def _made(node: ast.AST) -> Iterator[str]:
     if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, MADE):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = [getattr(each, "id", getattr(each, "attr", "")) for target in targets for each in ast.walk(target)]
-        yield from (name for name in names if name.startswith(("test", "Test")))
+        more = getattr(node.value, "attr", getattr(node.value, "id", "")) + "_"  # by such a name its twin is found
+        yield from (name for name in names if name.startswith(("test", "Test")) and not name.startswith(more))
     elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):  # returns the class, and that gets another name
         classes = (each for each in ast.walk(node) if isinstance(each, ast.ClassDef))
         yield from (function.name for each in classes for function, _ in each_test(each.body))
