@@ -226,7 +226,7 @@ async def test_a_command_that_is_not_here_is_refused_before_anything_is_said(
 
 
 @pytest.mark.parametrize(
-    "command", ["sh -c '/bin/true && exit 0'", "sh -c /bin/true", "sh /dev/null -o /no/such/report", "sh -c 'exit 0' out"]
+    "command", ["sh -c '/bin/true && exit 0'", "sh -c /bin/true", "sh /dev/null -o /no/such/report"]
 )
 async def test_text_of_a_shell_and_files_to_write_are_not_looked_for(graded: Graded, run: Any, command: str) -> None:
     run.task("job", "exit 1")
