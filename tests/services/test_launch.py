@@ -90,7 +90,7 @@ async def test_a_run_whose_first_word_was_stored_but_not_answered_keeps_its_fold
         raise Unavailable("no answer in 20 s")
 
     monkeypatch.setattr(JetStreamLog, "append", unanswered)
-    with pytest.raises(PerhapsBegun, match="gyre resume tried --runs .*` goes on if it has"):
+    with pytest.raises(PerhapsBegun, match=r"gyre resume tried --runs .*` goes on if it has"):
         await launch(config(tmp_path, server.url))
     monkeypatch.setattr(JetStreamLog, "append", append)
     folder = await launch(config(tmp_path, server.url))
