@@ -23,6 +23,7 @@ from schemas.dispatch import ExecutionLaunched
 from schemas.envelope import Commit, Producer
 from schemas.runs import TimerFired
 from services.exits import EXIT_FULL
+from services.place import named
 from services.replay import verify
 from services.setup import Opened
 from services.source import messages, open_source
@@ -83,7 +84,7 @@ async def test_a_disk_that_fills_up_ends_the_run_which_goes_on_once_there_is_roo
             assert await full_until(disk, first.end()) == (EXIT_FULL, "")
         said = first.lines[-1]  # by the watch over the disk, or by the service that met it first
         assert "MiB free" in said or "No space left on device" in said
-        assert said.endswith(f"make room, then `gyre resume {opened.run}` goes on from its log")
+        assert said.endswith(f"make room, then `gyre resume {named(opened.folder)}` goes on from its log")
         assert not [line for line in first.lines if "Traceback" in line]
         assert not processes(opened.folder)
 
@@ -112,11 +113,11 @@ async def test_a_stream_that_fills_up_ends_the_run_and_its_last_line_says_how_it
         assert f"stream CALL_{opened.run} is nearly full" in said
 
         advice = shlex.split(said.split("`")[1])
-        assert advice == ["gyre", "resume", opened.run, "--set", f"bus.max_bytes={2 << 20}"]
-        less = await Command.start(*advice[1:-1], f"bus.max_bytes={(1 << 20) - 1}", "--runs", opened.folder.parent)
+        assert advice == ["gyre", "resume", *shlex.split(named(opened.folder)), "--set", f"bus.max_bytes={2 << 20}"]
+        less = await Command.start(*advice[1:-1], f"bus.max_bytes={(1 << 20) - 1}")
         assert await less.end() == (1, "")
         assert "bus.max_bytes = 1048575: " in less.lines[-1]
-        second = await Command.start(*advice[1:], "--runs", opened.folder.parent, "--json")
+        second = await Command.start(*advice[1:], "--json")
         assert (await second.result())["terminated"] == 16
 
 
