@@ -230,7 +230,8 @@ async def test_an_answer_that_a_client_goes_on_from_did_arrive_whoever_hung_up_o
     cell.texts.append("done")
     token = await rig.launch()
     async with rig.proxy() as client:
-        assert (reply := await client.reply(token, [SYSTEM, TASK]))["content"] == text
+        reply = await client.reply(token, [SYSTEM, TASK])
+        assert reply["content"] == text
     async with rig.proxy() as client:
         raw = Raw(client.url, receive_bytes=2048)
         raw.ask(token, stream=True)
