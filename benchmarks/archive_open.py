@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks.recorded import Copies
 from bus.archive_log import open_archive
 from bus.archive_writer import writing
-from services.analytics import STREAMS
-from services.archive_columns import beside, make_columns
+from services.analytics.archive_columns import beside, make_columns
+from services.analytics.service import STREAMS
 from services.asking import asking
 
 WANTED_SECONDS = 10.0

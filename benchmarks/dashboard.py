@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.doctor import archived
 from bus.archive_log import open_archive
-from services.archive_columns import make_columns
+from services.analytics.archive_columns import make_columns
 from services.dashboard import filling, panels_rollout
 from services.dashboard.guard import Guard
 from services.dashboard.listing import Question, executions

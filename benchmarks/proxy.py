@@ -41,7 +41,7 @@ from schemas.envelope import Commit, Event, Producer
 from schemas.roles import CellRegistered
 from schemas.speakers import SPEAKERS
 from services.engine_server import engine_app, engine_runner
-from services.proxy import ProxySettings, serve_proxy
+from services.proxy.service import ProxySettings, serve_proxy
 from services.records import last_record, read_records
 
 RUN, SECRET = "bench", b"k" * 32

@@ -129,7 +129,7 @@ class Client:
 
 
 def answered(api: str, session: Session, model: ChatModel, body: bytes, turn: int, call: Call) -> Message:
-    """One call, stage by stage as services/proxy_http.py and proxy_calls.py take them; returns the answer."""
+    """One call, stage by stage as services/proxy/http.py and proxy_calls.py take them; returns the answer."""
     protocol = PROTOCOLS[api]
 
     def taken() -> Request:

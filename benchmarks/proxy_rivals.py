@@ -41,7 +41,7 @@ from gyre.proxy.tokens import execution_token
 from schemas.calls import VersionSpan
 from schemas.roles import CellRegistered
 from services.engine_server import engine_app, engine_runner
-from services.proxy import ProxySettings, serve_proxy
+from services.proxy.service import ProxySettings, serve_proxy
 
 ANSWER = "I read the file and write what is missing, line by line, until the check is green."
 RESULT = "the file was written, and here is a line of output to read\n" * 4

@@ -37,8 +37,8 @@ from gyre.warehouse.engine import WarehouseError
 from gyre.warehouse.live import Live
 from gyre.warehouse.opening import opened
 from gyre.warehouse.rows import lines
-from services.analytics import STREAMS, TARGET
-from services.analytics_batches import ROWS
+from services.analytics.batches import ROWS
+from services.analytics.service import STREAMS, TARGET
 from services.place import Note
 
 WANTED_RATE = 30_000

@@ -24,6 +24,7 @@ from bus_rates import NUMBERS, Bench, _push, _read, compare, rate
 from bus import subjects
 from bus.jetstream import Bus
 from gyre.config import Config
+from gyre.process import collect_rarely
 from schemas.base import pack_floats, pack_ints
 from schemas.calls import RecordsSealed, RouteAssigned
 from schemas.dispatch import (
@@ -45,7 +46,6 @@ from schemas.training import (
     Trajectory,
     WeightsPublished,
 )
-from services.memory import collect_rarely
 from services.minds import Mind, minds
 from services.office import office_of, snapshot_file
 from services.place import Place

@@ -22,8 +22,8 @@ from gyre.warehouse.clickhouse import Warehouse
 from gyre.warehouse.engine import WarehouseError
 from gyre.warehouse.live import Live
 from gyre.warehouse.opening import Answering, open_warehouse
-from services.analytics import FOLDER, STREAMS, Filled, catch_up
-from services.archive_columns import columns_of
+from services.analytics.archive_columns import columns_of
+from services.analytics.service import FOLDER, STREAMS, Filled, catch_up
 from services.place import NOTE, way_to
 from services.source import Source, SourceNotFound, open_source
 

@@ -16,9 +16,16 @@ import orjson
 from gyre.config import Config
 from gyre.models.load import MODELLED
 from services.nursery import MOST_BYTES
+from services.runtime import module_of
 
 SINGLES = ("scheduler", "proxy", "runner", "builder", "evaluator", "admission", "packer", "examiner")
-COMPUTE = ("services.cell", "torch", "gyre.trainers.reduction", "gyre.trainers.sketch", "gyre.trainers.optimizer")
+COMPUTE = (
+    "services.cell.service",
+    "torch",
+    "gyre.trainers.reduction",
+    "gyre.trainers.sketch",
+    "gyre.trainers.optimizer",
+)
 TORCH = ("gyre.engines.torch_engine", "gyre.trainers.torch", "transformers.models.auto.modeling_auto")
 ARCHITECTURE = "transformers.models.llama.modeling_llama"
 """Of the shipped model; a cell with another one imports what it lacks."""
@@ -28,7 +35,7 @@ WAITS = ("gyre.engines.modelled", "gyre.trainers.modelled")
 def modules_of(config: Config, service: str) -> tuple[str, ...]:
     """What to import before services like this one are born."""
     if service != "cell":
-        return ("uvloop", *(f"services.{name}" for name in SINGLES))
+        return ("uvloop", *map(module_of, SINGLES))
     return ("uvloop", *COMPUTE, *(WAITS if config.model.path == MODELLED else (*TORCH, ARCHITECTURE)))
 
 

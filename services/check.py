@@ -12,7 +12,7 @@ from gyre.tasks.folder import Task
 from services.judges import absent_part
 from services.preflight import preflight
 from services.setup import HELDOUT_SEED, copy_tasks, sandboxes_of
-from services.tasks_images import refuse_missing
+from services.tasks.images import refuse_missing
 
 
 def check_config(config: Config) -> dict[str, Any]:

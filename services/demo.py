@@ -9,7 +9,7 @@ from rich.console import Console
 
 from gyre.config import Config
 from services.place import named
-from services.terminal import one_line, show
+from services.views.terminal import one_line, show
 
 FILE = Path(__file__).with_name("demo.toml")
 SHORT_STEPS = 10

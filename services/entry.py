@@ -8,7 +8,7 @@ from services.exits import EXIT_INTERRUPTED
 def main() -> None:
     """Run the command that was asked for."""
     try:
-        from services.cli import app
+        from services.cli.app import app
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         sys.exit(EXIT_INTERRUPTED)

@@ -16,9 +16,9 @@ from types import ModuleType
 from bus.errors import BusError
 from bus.log import BusPort
 from gyre.errors import GyreError
+from gyre.process import collect_rarely
 from services.exits import EXIT_REPLACED, code_of, is_full
 from services.leash import hold_leash
-from services.memory import collect_rarely
 from services.place import Place, connect
 from services.watchdog import watched
 
@@ -27,14 +27,20 @@ SERVICES = (
     "scheduler", "runner", "proxy", "builder", "evaluator", "admission", "packer", "examiner", "cell", "analytics",
     "traces", "control",
 )  # fmt: skip
+_FOLDERS = ("proxy", "cell", "analytics")
+
+
+def module_of(service: str) -> str:
+    """Where a kind of process serves: a module, or that of a folder which holds its parts too."""
+    return f"services.{service}.service" if service in _FOLDERS else f"services.{service}"
 
 
 async def serve(service: str, folder: Path, cell: int | None, edge: bool = False) -> int:
     """Serve until SIGTERM or SIGINT, with an edge beside if wanted; the exit code tells how it ended."""
-    from services.cell_desk import CellReplaced
+    from services.cell.desk import CellReplaced
     from services.office import Overtaken
 
-    module = importlib.import_module(f"services.{service}")
+    module = importlib.import_module(module_of(service))
     if service != "cell":  # tensors should not wait for a rare collection
         collect_rarely()
     place, bus = await connect(service, folder)

@@ -33,7 +33,7 @@ from services.exits import is_full
 from services.place import NOTE, Durability, Note, Place, named, new_instance
 from services.preflight import preflight
 from services.starting import start
-from services.tasks_images import refuse_missing
+from services.tasks.images import refuse_missing
 
 HELDOUT_SEED = 7
 LEASE_SECONDS = 10.0

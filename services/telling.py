@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from services.terminal import one_line, show
+from services.views.terminal import one_line, show
 
 Shown = Callable[..., None]
 """(done, of how many, what is under way); the last one may be left out, and the second where it was said before."""

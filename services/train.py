@@ -23,11 +23,11 @@ from gyre.errors import GyreError
 from schemas.roles import CellLost, CellRegistered
 from schemas.runs import RunStarted
 from services.check import expected_staleness
-from services.display import Display
 from services.exits import Interrupted, RunFull
 from services.place import Note, named, new_instance, started
 from services.setup import Opened, asked_bytes, open_run, opening, reopen_run
 from services.supervisor import Supervisor
+from services.views.display import Display
 
 log = logging.getLogger("gyre")
 ROOM_SECONDS = 1.0
@@ -123,7 +123,7 @@ async def _followed(opened: Opened) -> dict[str, Any]:
 async def _add_columns(archive: Path, folder: Path) -> None:
     """Make the archive's columns of what the sink wrote; without them they are made when they are asked."""
     from gyre.warehouse.engine import WarehouseError
-    from services.archive_columns import make_columns  # analytics cost nothing where nobody wants them
+    from services.analytics.archive_columns import make_columns  # analytics cost nothing where nobody wants them
 
     try:
         await make_columns(archive, folder)

@@ -11,8 +11,8 @@ from gyre.core.causes import END, EventId, Fan, Link, Thread, Walk
 from gyre.errors import GyreError
 from schemas.envelope import Commit, Event
 from services.reading import heard
-from services.saying import saying, seconds
 from services.source import Source
+from services.views.saying import saying, seconds
 
 HOPS = 4
 """How far forward, unless told otherwise."""

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from gyre.config import Config
-from services.cli import app
+from services.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*/README.md")])

@@ -34,7 +34,14 @@ IMPURE_MODULES = {
     "asyncio", "datetime", "logging", "multiprocessing", "os", "secrets", "select", "signal", "socket", "subprocess",
     "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
-LIGHT = ("schemas.envelope", "bus.jetstream", "bus.archive", "gyre.config", "services.scheduler", "services.proxy")
+LIGHT = (
+    "schemas.envelope",
+    "bus.jetstream",
+    "bus.archive",
+    "gyre.config",
+    "services.scheduler",
+    "services.proxy.service",
+)
 """What starts in well under a second: no torch behind it."""
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gyre.config_sandbox import SandboxSection
-from gyre.descriptors import take_descriptors
+from gyre.process import take_descriptors
 from gyre.sandboxes.bubblewrap import BubblewrapSandbox, check_bubblewrap
 from gyre.sandboxes.groups import here
 from gyre.sandboxes.port import Limits, Sandbox, SandboxError

@@ -5,7 +5,6 @@ collective operations meet. A rank that is lost is noticed at once, also while t
 """
 
 import contextlib
-import ctypes
 import os
 import pickle
 import select
@@ -17,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from gyre.errors import GyreError
+from gyre.process import give_back
 from gyre.trainers.nodes import begin
 from gyre.trainers.port import TrainerError
 
@@ -195,13 +195,6 @@ def serve(descriptor: int, make: Callable[[Any, str], object]) -> int:
             del said, arguments
             give_back()
     return 0
-
-
-def give_back() -> None:
-    """Return this process's free memory to the system, where glibc keeps it for later."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _trainer(descriptor: int) -> str:

@@ -19,7 +19,7 @@ from gyre.config import Config
 from gyre.core.timeline import Lane
 from gyre.core.timeline_fold import TimelineFold
 from schemas.runs import RunStarted
-from services.archive_columns import beside
+from services.analytics.archive_columns import beside
 from services.dashboard import filling
 from services.dashboard.rows import TABLES, Change, changes
 from services.dashboard.store import Store

@@ -10,11 +10,11 @@ from typing import Any
 
 from gyre.core.chains import Shape, Spine, spines
 from schemas.base import ints
-from services.call_view import call_of
 from services.execution_log import ExecutionNotFound
-from services.samples_view import NoSamples, Sample, Samples, decoder, samples_of, tokens
 from services.source import Source
-from services.tree_view import tree_of
+from services.views.call_view import call_of
+from services.views.samples_view import NoSamples, Sample, Samples, decoder, samples_of, tokens
+from services.views.tree_view import tree_of
 
 LINES = 400
 """Lines of a tree."""

@@ -14,7 +14,6 @@ from aiohttp import web
 
 from bus.errors import BusError
 from gyre.errors import GyreError
-from services.call_view import CallNotFound
 from services.dashboard import looks, panels_rollout
 from services.dashboard.guard import HEALTH, Guard
 from services.dashboard.listing import BadQuestion, Question, executions
@@ -22,7 +21,8 @@ from services.dashboard.page import ASSETS, TYPES
 from services.dashboard.runs import Runs, UnknownRun
 from services.dashboard.watch import Watch
 from services.execution_log import ExecutionNotFound
-from services.samples_view import NoSamples
+from services.views.call_view import CallNotFound
+from services.views.samples_view import NoSamples
 
 ALIVE_SECONDS = 10.0
 REST = 2.0

@@ -21,7 +21,7 @@ from schemas.calls import ModelCallRecorded
 from services import attached
 from services.attach_host import AttachError, place_for
 from services.attached import Worker
-from services.cli import app
+from services.cli.app import app
 from services.consumer import ConsumerError, Position, filter_of, load, streams_of
 from services.ending import Ending
 from tests.e2e.living import Command

@@ -19,7 +19,7 @@ from bus.archive_log import open_archive
 from bus.credentials import server_of
 from bus.log import Stored
 from schemas.training import OptimizerStepped
-from services.cli import app
+from services.cli.app import app
 from services.place import Note
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from bus.jetstream import Bus
 from gyre.config import Config
 from schemas.runs import TimerFired
 from services.attach_host import hosted
-from services.cli import app
+from services.cli.app import app
 from services.place import Place
 from services.setup import open_run
 from tests.e2e.living import Command

@@ -21,7 +21,7 @@ from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTe
 from schemas.envelope import Commit, Event, Producer
 from schemas.roles import CellRegistered
 from services.engine_server import engine_app, engine_runner
-from services.proxy import ProxySettings, serve_proxy
+from services.proxy.service import ProxySettings, serve_proxy
 from services.records import read_records
 from tests.clients.engine import CONTEXT, Policy
 from tests.clients.faults import Faults, network

@@ -11,7 +11,7 @@ import pytest
 from bus.log import Stored
 from schemas.calls import ModelCallRecorded
 from schemas.envelope import Commit, Producer
-from services.archive_columns import beside
+from services.analytics.archive_columns import beside
 from services.dashboard import filling
 from services.dashboard.kept import FILE, keep_rows, rows_of
 from services.dashboard.listing import COLUMNS, BadQuestion, Question, executions

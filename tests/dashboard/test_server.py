@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from yarl import URL
 
 from gyre.errors import GyreError
-from services.cli import app
+from services.cli.app import app
 from services.dashboard import page
 from services.dashboard.guard import POLICY, Guard, Unguarded, is_loopback
 from services.dashboard.runs import Runs, UnknownRun

@@ -21,9 +21,10 @@ from schemas.training import (
     OptimizerStepped,
     ReductionOpened,
 )
-from services import cell_desk, proxy_world
+from services.cell import desk
 from services.hearing import filters_of
 from services.minds import filters, minds
+from services.proxy import world
 from services.source import Source, messages
 
 _NAMED: dict[type, tuple[str, str]] = {
@@ -102,8 +103,8 @@ async def _folds(source: Source) -> dict[str, tuple[tuple[str, ...], Any, Callab
     deciders = minds(started, source.ev, source.blobs).values()
     return {
         **{mind.service: (filters(source.run, mind), mind.initial, mind.evolve) for mind in deciders},
-        "cell": (filters_of(source.run, cell_desk.FOLDS, "cell"), cell_desk.nothing_known(config), cell_desk.evolve),
-        "proxy": (filters_of(source.run, routes.FOLDS, "proxy"), routes.Routes(), proxy_world.evolve_told),
+        "cell": (filters_of(source.run, desk.FOLDS, "cell"), desk.nothing_known(config), desk.evolve),
+        "proxy": (filters_of(source.run, routes.FOLDS, "proxy"), routes.Routes(), world.evolve_told),
     }
 
 

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from gyre.engines.decoder import Decoder
 from gyre.engines.port import EngineError, EngineFailed, GenerateRequest, RequestRefused, Sampling
 from gyre.engines.torch_engine import TorchEngine
-from services.memory import give_back
+from gyre.process import give_back
 
 
 def resident_bytes() -> int:

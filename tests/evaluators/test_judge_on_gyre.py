@@ -15,7 +15,7 @@ from gyre.engines.torch_engine import TorchEngine
 from gyre.evaluators.judge.evaluator import JudgeEvaluator
 from gyre.models.load import NANO, load_model
 from schemas.roles import CellRegistered
-from services.proxy import ProxySettings, serve_proxy
+from services.proxy.service import ProxySettings, serve_proxy
 from tests.evaluators.conftest import working
 from tests.proxy.rig import RUN, SECRET, Rig
 

@@ -26,7 +26,7 @@ from schemas.calls import ModelCallRecorded
 from schemas.dispatch import ExecutionDispatched, ExecutionLaunched, ExecutionTerminated
 from schemas.envelope import Commit, Event, Producer
 from schemas.roles import CellRegistered
-from services.proxy import ProxySettings, serve_proxy
+from services.proxy.service import ProxySettings, serve_proxy
 
 RUN = "r"
 SECRET = b"k" * 32

@@ -7,7 +7,7 @@ import pytest
 
 from gyre.proxy.bounds import BOUNDS, Bounds, Bucket, room, weight
 from gyre.proxy.errors import NoRoom, TooLarge, TooMany
-from services.proxy_gate import Gate
+from services.proxy.gate import Gate
 
 SLOW = Bounds(burst=3, per_second=0.5)
 

@@ -9,7 +9,7 @@ from gyre.proxy.drawn import Drawn
 from gyre.proxy.plan import Plan
 from schemas.base import pack_ints
 from schemas.calls import SamplingRecord, VersionSpan
-from services.proxy_draft import Draft
+from services.proxy.draft import Draft
 
 WIDTH = 3  # experts of a position: its number, thrice
 

@@ -282,9 +282,9 @@ async def test_a_full_log_is_503_in_the_protocols_words_and_ends_nothing(rig: Ri
 
 
 async def test_a_seal_waits_until_the_log_takes_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.proxy._SEAL_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("services.proxy.service._SEAL_PAUSE_SECONDS", 0.01)
     tried = asyncio.Event()
-    monkeypatch.setattr("services.proxy._LOG.error", lambda *_: tried.set())
+    monkeypatch.setattr("services.proxy.service._LOG.error", lambda *_: tried.set())
     await rig.launch()
     await rig.terminate()
     log = rig.broker.run(RUN).ev

@@ -14,7 +14,7 @@ import pytest
 
 from gyre.proxy.bounds import Bounds
 from schemas.calls import HistoryRejected, RequestCancelled
-from services.proxy_gate import Gate
+from services.proxy.gate import Gate
 from tests.proxy.rig import SYSTEM, TASK, Cell, Client, Rig
 from tests.proxy.templates import with_template
 from tests.proxy.test_faces import APIS, BODIES, ask, kind_of
@@ -282,7 +282,7 @@ def test_more_executions_may_keep_more_connections() -> None:
 async def test_what_is_no_http_is_a_line_in_the_log_and_not_one_each_time(
     rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.proxy_http._LINE_SECONDS", 1e9)
+    monkeypatch.setattr("services.proxy.http._LINE_SECONDS", 1e9)
     async with rig.proxy() as client:
         for _ in range(20):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(client.url.rpartition(":")[2]))

@@ -52,7 +52,7 @@ def test_a_text_of_as_many_tokens_as_fit_is_left_to_be_measured_exactly_wherever
 async def test_what_is_no_http_is_one_line_in_the_log_and_the_next_request_served(
     rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.proxy_http._LINE_SECONDS", 0.0)
+    monkeypatch.setattr("services.proxy.http._LINE_SECONDS", 0.0)
     await rig.register(0, Cell(["done"]))
     token = await rig.launch()
     broken = (

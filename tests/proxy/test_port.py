@@ -8,7 +8,7 @@ import pytest
 from gyre.config import Config
 from gyre.errors import GyreError
 from services.exits import EXIT_FAILED, EXIT_FULL, EXIT_HOPELESS, RunFull, code_of
-from services.proxy import ProxyFailed
+from services.proxy.service import ProxyFailed
 from services.supervisor import Child, Supervisor
 from tests.proxy.rig import Rig
 
@@ -19,7 +19,7 @@ async def test_a_port_that_another_program_holds_is_told_with_the_way_out(
     server = await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     (rig.folder / "proxy.url").write_text(f"http://127.0.0.1:{port}")
-    monkeypatch.setattr("services.proxy._BIND_SECONDS", 0.1)
+    monkeypatch.setattr("services.proxy.service._BIND_SECONDS", 0.1)
     with pytest.raises(ProxyFailed) as refusal:
         async with rig.proxy():
             pass

@@ -9,7 +9,7 @@ from gyre.proxy.normalise import Message
 from gyre.proxy.sent import Sent
 from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
-from services.proxy_seat import Job, Seat
+from services.proxy.seat import Job, Seat
 from tests.proxy.rig import SYSTEM, TASK, Cell, Client, Rig
 from tests.proxy.templates import drawn
 

@@ -16,8 +16,8 @@ from bus.server import NatsServer
 from gyre.core import tree as trees
 from schemas.calls import RouteAssigned, RouteMoved
 from schemas.roles import RoleTransitionRequested
-from services.proxy_routes import Route, RouteSpeech
-from services.proxy_world import World
+from services.proxy.routes import Route, RouteSpeech
+from services.proxy.world import World
 from services.speaker import Speaker
 from tests.proxy.rig import RUN, SECRET, SYSTEM, TASK, Cell, Client, Rig
 

@@ -360,7 +360,7 @@ async def test_two_executions_are_spread_over_the_cells_and_stay_there(rig: Rig)
 async def test_a_port_in_use_by_others_is_a_one_line_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     server = await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0)
     (rig.folder / "proxy.url").write_text(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    monkeypatch.setattr("services.proxy._BIND_SECONDS", 0.2)
+    monkeypatch.setattr("services.proxy.service._BIND_SECONDS", 0.2)
     with pytest.raises(Exception, match=r"proxy: port \d+ on 127\.0\.0\.1 cannot be used"):
         async with rig.proxy():
             pass

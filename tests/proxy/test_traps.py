@@ -16,7 +16,7 @@ from gyre.proxy.template import Template
 from schemas.base import ints
 from schemas.calls import ModelCallRetried, VersionSpan
 from schemas.roles import CellLost, RoleTransitionCompleted, RoleTransitionRequested
-from services.proxy_draft import Draft
+from services.proxy.draft import Draft
 from tests.proxy import rig as rigs
 from tests.proxy.rig import MODEL, Cell, Rig
 from tests.proxy.templates import drawn, nano, with_template

@@ -11,11 +11,11 @@ from gyre.proxy.errors import Unauthorized
 from gyre.proxy.session import Limits, Session
 from gyre.proxy.template import Template
 from schemas.calls import RecordsSealed, RouteAssigned, RouteMoved
-from services.proxy_calls import Calls
-from services.proxy_draw import Engines
-from services.proxy_moves import Moves
-from services.proxy_routes import RouteSpeech
-from services.proxy_world import World
+from services.proxy.calls import Calls
+from services.proxy.draw import Engines
+from services.proxy.moves import Moves
+from services.proxy.routes import RouteSpeech
+from services.proxy.world import World
 from services.speaker import Speaker
 from tests.proxy.rig import RUN, SECRET, Rig
 

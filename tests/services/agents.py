@@ -21,7 +21,7 @@ from schemas.roles import (
     RoleTransitionRequested,
 )
 from schemas.runs import RunStarted
-from services.cell import CellAgent
+from services.cell.service import CellAgent
 from services.place import Place
 from services.replica import Replica
 from tests.proxy.rig import RUN, Rig

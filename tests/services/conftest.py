@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from services.cli import app
+from services.cli.app import app
 from services.source import Source, open_source
 from tests.core.told import a_run
 from tests.services.small_run import archive

@@ -13,11 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from bus.streams import Limits
 from gyre.config import Config
 from gyre.engines.torch_engine import TorchEngine
+from gyre.process import share_one_arena
 from gyre.rl.algorithms.port import Settings
 from gyre.trainers.checkpoint import save_tensors
 from gyre.trainers.optimizer import AdamSettings
 from gyre.trainers.torch import TorchTrainer, file_state
-from services.memory import share_one_arena
 from tests.proxy.rig import RUN
 from tests.services.agents import Crew
 

@@ -77,8 +77,9 @@ async def as_processes(folder: Path, cells: int) -> AsyncIterator[None]:
 @asynccontextmanager
 async def as_tasks(folder: Path, cells: int) -> AsyncIterator[None]:
     """All services in this process, which has imported torch already."""
-    from services.cell import CellAgent
+    from services.cell.service import CellAgent
     from services.replica import load_replica
+    from services.runtime import module_of
 
     async with AsyncExitStack() as stack:
 
@@ -91,9 +92,7 @@ async def as_tasks(folder: Path, cells: int) -> AsyncIterator[None]:
         for index in range(cells):
             place, bus = await joined("cell")
             works.append(CellAgent(place, bus, index, load_replica(place, index)).run())
-        others = [
-            importlib.import_module(f"services.{name}").serve(*await joined(name)) for name in ("proxy", "runner")
-        ]
+        others = [importlib.import_module(module_of(name)).serve(*await joined(name)) for name in ("proxy", "runner")]
         tasks = [asyncio.create_task(work) for work in (*works, *others)]
         try:
             yield

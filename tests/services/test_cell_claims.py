@@ -16,8 +16,8 @@ from gyre.core.cell import Held, View
 from gyre.core.ledger import Ledger
 from schemas.envelope import Event
 from schemas.training import MicroStepEnqueued, MicroStepReissued, Row, Segment
-from services import cell_claims
-from services.cell_claims import Claims
+from services.cell import claims as cell_claims
+from services.cell.claims import Claims
 from services.exits import Hopeless
 from tests.bus.conftest import said
 from tests.trainers import batch

@@ -12,7 +12,7 @@ from bus.streams import Limits
 from gyre.config import Config
 from schemas.roles import CellLost, CellRegistered
 from schemas.training import JoinWindowClosed
-from services.cell_desk import CellLeftBehind, CellReplaced, Desk
+from services.cell.desk import CellLeftBehind, CellReplaced, Desk
 from services.place import Place
 
 RUN = "desk"

@@ -30,9 +30,9 @@ from schemas.training import (
     StreamClosed,
     WeightsPublished,
 )
-from services import cell_training
-from services.cell_desk import CellReplaced, Desk
-from services.cell_training import Training
+from services.cell import training as cell_training
+from services.cell.desk import CellReplaced, Desk
+from services.cell.training import Training
 from services.exits import Hopeless
 from services.place import Place
 from services.replica import Replica

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from gyre.config import Config
 from gyre.errors import ConfigError
 from services.check import check_config
-from services.cli import app
+from services.cli.app import app
 from services.supervisor import services_of
 
 SMALL = ["tasks.train=words:2:train", "tasks.heldout=words:2:heldout"]

@@ -20,11 +20,11 @@ from bus.jetstream import Bus
 from bus.log import Stored
 from gyre.models.load import NANO
 from services import exits
-from services.cli import app
-from services.cli_log import lines_of
+from services.cli.app import app
+from services.cli.log import lines_of
 from services.exits import EXIT_UNHEARD
 from services.place import Note
-from services.terminal import wide
+from services.views.terminal import wide
 
 Gyre = Callable[..., Result]
 ROOT = Path(__file__).parents[2]

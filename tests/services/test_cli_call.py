@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from services.call_drawing import draw
-from services.call_view import call_of
 from services.source import Source
+from services.views.call_drawing import draw
+from services.views.call_view import call_of
 from tests.services.conftest import Gyre, refusal
 from tests.services.small_run import AGAIN, DONE, FORK, NEXT, ROOT, WORDS, length
 

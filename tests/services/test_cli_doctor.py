@@ -18,7 +18,7 @@ from gyre.core.diagnosis.doctor import KINDS
 from schemas.envelope import Event
 from schemas.roles import CellRegistered
 from schemas.runs import RunFinished, RunStarted
-from services.cli import app
+from services.cli.app import app
 from services.doctor import diagnose, is_live
 from services.exits import EXIT_FOUND
 from services.place import Note, Place

@@ -10,7 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.text import Annotation
 
 from gyre.core.timeline_fold import fold
-from services.plotting import MARKS, figure
+from services.views.plotting import MARKS, figure
 from tests.core.told import Told, a_burst, a_run, asked, moved
 from tests.core.world import registered
 from tests.services.conftest import Gyre, refusal

@@ -12,8 +12,8 @@ import pytest
 
 from gyre.warehouse.clickhouse import Warehouse
 from gyre.warehouse.queries import QUERIES
-from services.archive_columns import beside, make_columns
-from services.query_plot import figure
+from services.analytics.archive_columns import beside, make_columns
+from services.views.query_plot import figure
 from tests.services.conftest import Gyre, refusal
 from tests.warehouse.told import archived, faulty, rows
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from services.cli import app
+from services.cli.app import app
 
 DATA = Path(__file__).parents[1] / "data" / "harness"
 NESTED = DATA / "claude-code-2.1.332-subagent-nested.jsonl"

@@ -19,7 +19,7 @@ from schemas.envelope import Event
 from schemas.refs import StateRef, WeightsRef
 from schemas.rewards import RewardAssigned
 from schemas.runs import RunStarted
-from services.cli import app
+from services.cli.app import app
 from services.place import Note, Place
 from services.workspace import preserve
 

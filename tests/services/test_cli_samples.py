@@ -13,9 +13,9 @@ from gyre.core.leaves import summaries
 from gyre.core.samples import difference, pieces
 from gyre.core.tree import Tree
 from schemas.base import floats, ints
-from services.samples_drawing import draw
-from services.samples_view import Sample, Samples, plain, samples_of
 from services.source import Source
+from services.views.samples_drawing import draw
+from services.views.samples_view import Sample, Samples, plain, samples_of
 from tests.services.conftest import Gyre, refusal
 from tests.services.small_run import ADMITTED, AGAIN, DRAWN, NEXT, RECORDS, ROOT, TARGETS, TREE, WORDS
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from services.cli import app
-from services.cli_signals import ended_as_by_ctrl_c
+from services.cli.app import app
+from services.cli.signals import ended_as_by_ctrl_c
 from services.importing import bring
 from services.place import Note
 from services.serving import serving

@@ -13,8 +13,8 @@ from gyre.config import Config
 from gyre.core.simulation.setting import Setting, Timings
 from gyre.core.simulation.workload import Durations, Sampled
 from schemas.runs import RunStarted
-from services.simulate_drawing import draw
 from services.source import open_source
+from services.views.simulate_drawing import draw
 from services.whatif import read_past
 from tests.core.simulation.small import told as simulated
 from tests.services.conftest import Gyre, refusal

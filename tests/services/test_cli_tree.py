@@ -12,8 +12,8 @@ from gyre.core import tree as trees
 from schemas.rewards import AssessmentRecorded, Provenance
 from services.source import Source
 from services.states import state_at
-from services.tree_drawing import draw
-from services.tree_view import assessment_of, tree_of
+from services.views.tree_drawing import draw
+from services.views.tree_view import assessment_of, tree_of
 from tests.services.conftest import Gyre, refusal
 from tests.services.small_run import ADMITTED, DRAWN, NEXT, RECORDS, ROOT, TARGETS, TREE, length
 

@@ -11,7 +11,7 @@ from bus import credentials, users
 from bus.errors import Denied
 from bus.jetstream import Bus
 from bus.server import NatsServer
-from services.cli import app
+from services.cli.app import app
 from services.place import Note
 
 RUNNER = CliRunner()

@@ -13,7 +13,7 @@ from gyre.errors import ConfigError
 from gyre.harnesses.stub.workload import tokens_of
 from schemas.dispatch import LaunchGranted
 from schemas.roles import CellLost
-from services.cli_compare import draw, told
+from services.cli.compare import draw, told
 from services.compare import Compared, Comparison, Found, Gauge, describe, simulated_of, speedups, variants
 from services.counterpart import StubWork, stub_options
 from tests.services.conftest import Gyre, refusal

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from gyre.core.difference import Row, Solved
 from services.diff import difference_of, side_of
-from services.diff_drawing import draw
+from services.views.diff_drawing import draw
 from tests.services.conftest import Gyre, refusal
 from tests.services.recorded import AGAIN, SMALL
 

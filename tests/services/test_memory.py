@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import threading
 from pathlib import Path
-from services.memory import give_back, share_one_arena
+from gyre.process import give_back, share_one_arena
 
 
 def resident():

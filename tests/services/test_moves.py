@@ -8,9 +8,9 @@ from bus.memory import MemoryBroker, MemoryBus
 from schemas.calls import RouteAssigned, RouteMoved
 from schemas.dispatch import ExecutionDispatched
 from schemas.roles import CellRegistered
-from services.proxy_moves import Moves
-from services.proxy_routes import RouteSpeech
-from services.proxy_world import World
+from services.proxy.moves import Moves
+from services.proxy.routes import RouteSpeech
+from services.proxy.world import World
 from services.speaker import Speaker
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from bus.errors import Unavailable
 from bus.jetstream import Bus
 from services import setup
-from services.cli import app
+from services.cli.app import app
 
 
 async def _silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from services.cli import app
+from services.cli.app import app
 from tests.services.recorded import AGAIN, SMALL
 
 PAGE = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()

@@ -15,13 +15,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gyre.core.causes import EventId
-from services.cli import app
+from services.cli.app import app
 from services.exits import EXIT_INTERRUPTED
 from services.lines import Lines
 from services.source import Source, open_source
 from services.states import state_at
-from services.step_keys import KEYS, Steps
-from services.stepping import KEPT_EVERY, Walker
+from services.views.step_keys import KEYS, Steps
+from services.views.stepping import KEPT_EVERY, Walker
 from tests.services.recorded import SMALL
 
 

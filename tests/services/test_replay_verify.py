@@ -14,7 +14,7 @@ from schemas.rewards import TreeBuilt
 from services.reading import heard
 from services.replay import verify
 from services.source import open_source
-from services.tree_view import tree_of
+from services.views.tree_view import tree_of
 from tests.services.recorded import RUNS, SMALL
 from tests.services.tampered import Change, Message, event, first, tampered
 

@@ -30,7 +30,7 @@ from schemas.roles import (
     RoleTransitionRequested,
 )
 from services.exits import Hopeless
-from services.proxy_world import World
+from services.proxy.world import World
 from tests.proxy.rig import MODEL, RUN, SECRET, SYSTEM, TASK, Cell, Client
 from tests.services.agents import Crew, Holding
 

@@ -21,7 +21,7 @@ from gyre.engines.sglang.server import ManagedServer, RunningServer
 from gyre.models.load import NANO
 from schemas.refs import WeightsRef
 from services.beats import Silence, Silent
-from services.cell import EngineGone
+from services.cell.service import EngineGone
 from services.place import Place
 from tests.proxy.rig import RUN
 from tests.services.agents import Crew

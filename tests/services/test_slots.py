@@ -9,7 +9,7 @@ import pytest
 from bus.memory import MemoryBroker, MemoryBus
 from gyre.config import Config
 from services import slots
-from services.cell import serve
+from services.cell.service import serve
 from services.exits import Hopeless
 from services.place import Place
 from services.slots import LowerSlot, held, in_slot, take

@@ -10,7 +10,7 @@ from gyre.config import Config
 from gyre.tasks.folder import TaskError
 from gyre.tasks.sources import bring, examine
 from services.check import check_config
-from services.tasks_screen import Screening, Wish
+from services.tasks.screen import Screening, Wish
 from tests.services.conftest import Gyre, refusal
 from tests.tasks.layouts import swe_folder
 

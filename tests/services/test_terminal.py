@@ -11,8 +11,8 @@ from rich.console import Console
 
 from schemas.rewards import AssessmentRecorded
 from services import demo
-from services.cli_log import lines_of
-from services.cli_regrade import assessed, draw
+from services.cli.log import lines_of
+from services.cli.regrade import assessed, draw
 from services.regrade import Report
 from services.source import Source
 from tests.services.conftest import Gyre

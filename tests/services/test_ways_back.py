@@ -18,11 +18,11 @@ from schemas.roles import CellLost
 from schemas.runs import EvaluationStarted
 from services.builder import ADAPTER as WAITING
 from services.builder import Waiting, serve_builder
-from services.cell_desk import Desk
+from services.cell.desk import Desk
 from services.hearing import snapshot_file
 from services.place import Place
-from services.proxy_world import ADAPTER as ROUTES
-from services.proxy_world import World
+from services.proxy.world import ADAPTER as ROUTES
+from services.proxy.world import World
 from tests.core import facts
 from tests.proxy.rig import RUN, SECRET, Rig
 from tests.proxy.rig import Cell as Rollout

@@ -13,8 +13,8 @@ from gyre.engines.scripted import ScriptedEngine, replay
 from gyre.trainers.reduction import Reducer
 from gyre.weights.files import FromFolder
 from schemas.roles import CellRegistered, RoleTransitionCompleted
-from services.cell_desk import CellLeftBehind, Desk
-from services.cell_training import Training
+from services.cell.desk import CellLeftBehind, Desk
+from services.cell.training import Training
 from services.failpoints import VARIABLE
 from services.place import connect
 from services.replica import Replica

@@ -19,7 +19,7 @@ from gyre.tasks.folder import Task
 from gyre.tasks.places import grading_places, working_places
 from gyre.tasks.sources import bring
 from services import workspace
-from services.cli import app
+from services.cli.app import app
 from tests.tasks.layouts import harbor_folder, swe_folder, write
 
 LITERAL = {

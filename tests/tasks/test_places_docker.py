@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from services.cli import app
+from services.cli.app import app
 from tests.sandboxes.engine import IMAGE, SOCKET, on_an_engine
 from tests.tasks.layouts import harbor_folder, swe_folder, write
 

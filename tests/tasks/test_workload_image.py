@@ -13,7 +13,7 @@ from gyre.tasks.sources import images_of
 from gyre.tasks.task_file import TaskError
 from schemas.dispatch import ExecutionTerminated
 from schemas.rewards import AssessmentRecorded, RewardAssigned
-from services.cli import app
+from services.cli.app import app
 from services.setup import open_run
 from tests.sandboxes.engine import IMAGE, SOCKET, forget, on_an_engine
 from tests.tasks.layouts import harbor_folder, write

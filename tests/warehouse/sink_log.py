@@ -17,7 +17,8 @@ from bus.log import Raw, Stored
 from gyre.warehouse.clickhouse import Warehouse
 from schemas.envelope import COMMIT, Event
 from schemas.speakers import Stream, stream_of
-from services import analytics, analytics_batches
+from services.analytics import batches
+from services.analytics import service as analytics
 from services.source import Source
 from tests.warehouse.told import committed, faulty
 
@@ -87,7 +88,7 @@ class Telling(Warehouse):
 
 def main() -> None:
     folder, commits, rows = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    analytics_batches.ROWS = rows
+    batches.ROWS = rows
     asyncio.run(analytics.catch_up(Telling(folder), source(commits)))
     print("done", flush=True)
 

@@ -15,7 +15,7 @@ from gyre.warehouse.engine import QueryRefused, WarehouseError
 from gyre.warehouse.opening import Answering, opened
 from gyre.warehouse.queries import QUERIES
 from gyre.warehouse.views import VIEWS
-from services.archive_columns import beside, columns_of, make_columns
+from services.analytics.archive_columns import beside, columns_of, make_columns
 from services.asking import asking
 from tests.warehouse.told import archived, faulty, healthy, rows
 

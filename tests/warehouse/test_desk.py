@@ -15,7 +15,8 @@ from gyre.warehouse.clickhouse import Warehouse
 from gyre.warehouse.engine import QueryRefused, WarehouseAway
 from gyre.warehouse.live import DESK, Live
 from gyre.warehouse.opening import open_warehouse
-from services import analytics, analytics_batches
+from services.analytics import batches
+from services.analytics import service as analytics
 from services.place import Place
 from tests.warehouse.told import committed, healthy
 
@@ -25,7 +26,7 @@ RUN = "attended"
 @pytest.fixture
 async def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MemoryBus]:
     """A log with a sink, none of whose batches is ever written for having waited."""
-    monkeypatch.setattr(analytics_batches, "LINGER_SECONDS", 1e9)
+    monkeypatch.setattr(batches, "LINGER_SECONDS", 1e9)
     left = tmp_path / "gyre-desk-of-one-that-was-killed" / "s"
     left.parent.mkdir()
     (tmp_path / "warehouse").mkdir()

@@ -41,6 +41,6 @@ def test_everything_up_to_the_position_is_whole_and_the_next_is_not(there: set[i
 
 
 def test_no_batch_spans_more_than_what_is_looked_at() -> None:
-    from services.analytics_batches import ROWS
+    from services.analytics.batches import ROWS
 
     assert ROWS < tables.DOUBTFUL_SEQUENCES

@@ -9,7 +9,7 @@ import pytest
 from gyre.warehouse.clickhouse import Warehouse
 from gyre.warehouse.engine import QueryRefused
 from gyre.warehouse.opening import Answering
-from services.archive_columns import columns_of
+from services.analytics.archive_columns import columns_of
 from tests.warehouse.stand_in import free_port, stand_in
 from tests.warehouse.told import archived, healthy, rows
 

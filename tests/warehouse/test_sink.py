@@ -22,9 +22,10 @@ from gyre.config import Config
 from gyre.warehouse.clickhouse import Warehouse
 from schemas.envelope import COMMIT
 from schemas.runs import TimerFired
-from services import analytics, analytics_batches
-from services.analytics import OtherLog, catch_up
-from services.analytics_batches import ROWS, Inbox
+from services.analytics import batches as analytics_batches
+from services.analytics import service as analytics
+from services.analytics.batches import ROWS, Inbox
+from services.analytics.service import OtherLog, catch_up
 from services.place import Place
 from services.source import Source
 from tests.warehouse.sink_log import BLOBS, RUN, ToldLog, source

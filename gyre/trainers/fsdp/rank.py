@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed
 
+from gyre.process import give_back
 from gyre.rl import objective
 from gyre.rl.objective import Decision
 from gyre.trainers.attention import attach
@@ -27,7 +28,7 @@ from gyre.trainers.meeting import meet
 from gyre.trainers.optimizer import Adam
 from gyre.trainers.port import AccumulatorSpoilt, MicroStepRefused
 from gyre.trainers.ranked import Outcome, Shard
-from gyre.trainers.ranks import give_back, serve
+from gyre.trainers.ranks import serve
 from gyre.trainers.recompute import Recompute
 from gyre.trainers.stats import Tally
 from gyre.trainers.torch import refuse_untrainable

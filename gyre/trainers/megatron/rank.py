@@ -12,6 +12,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
+from gyre.process import give_back
 from gyre.trainers.manifest import Manifest, Written
 from gyre.trainers.meeting import meet
 from gyre.trainers.megatron import checkpoint
@@ -24,7 +25,7 @@ from gyre.trainers.megatron.pipeline import Pipeline
 from gyre.trainers.megatron.routing import Routing
 from gyre.trainers.megatron.sums import summed_gradient
 from gyre.trainers.ranked import Outcome
-from gyre.trainers.ranks import give_back, serve
+from gyre.trainers.ranks import serve
 from schemas.training import MicroStepEnqueued
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gyre.config import Config
 from gyre.proxy.adapters.registry import KNOWN
-from services.cli import app
+from services.cli.app import app
 
 PAGE = (Path(__file__).parents[3] / "docs" / "harnesses.md").read_text()
 

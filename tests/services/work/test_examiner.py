@@ -10,7 +10,7 @@ from schemas.base import floats
 from schemas.runs import EvaluationScored, EvaluationStarted
 from schemas.training import WeightsPublished
 from services import examiner
-from services.proxy_world import World
+from services.proxy.world import World
 from services.workspace import MOST_BYTES
 from tests.core.facts import WEIGHTS, stepped
 from tests.services.work.conftest import SECRET

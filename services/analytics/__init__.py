@@ -1,0 +1,1 @@
+"""The sink: a run's log as tables of the warehouse."""

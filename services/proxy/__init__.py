@@ -1,0 +1,1 @@
+"""The proxy: harnesses' model calls in, recorded calls out."""

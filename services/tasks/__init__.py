@@ -1,0 +1,1 @@
+"""What `gyre tasks` does with folders of tasks before a run."""
