@@ -18,7 +18,7 @@ from tests.proxy.rig import RUN, SECRET, SYSTEM, TASK, Cell
 from tests.services.agents import Crew
 from tests.trainers.far import has_ipv6
 
-pytestmark = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +39,14 @@ def test_an_address_with_colons_stands_in_brackets_in_urls_alone(monkeypatch: py
 
 
 def test_what_listens_everywhere_is_reached_under_this_hosts_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(LISTEN, "0.0.0.0")
-    own = reached()
-    assert own == socket.gethostbyname(socket.gethostname())
-    monkeypatch.setenv(LISTEN, "::")
-    assert reached() == own
+    known = {socket.gethostname(): "192.0.2.7"}
+    monkeypatch.setattr(socket, "gethostbyname", known.__getitem__)
+    for everywhere in ("0.0.0.0", "::"):
+        monkeypatch.setenv(LISTEN, everywhere)
+        assert reached() == "192.0.2.7"
 
 
+@needs_ipv6
 def test_everywhere_is_both_families() -> None:
     with listener("::") as held:
         port = held.getsockname()[1]
@@ -53,6 +54,7 @@ def test_everywhere_is_both_families() -> None:
             socket.create_connection((address, port)).close()
 
 
+@needs_ipv6
 @pytest.mark.parametrize("listen", ["::1", "::"])
 async def test_cells_and_proxy_are_reached_where_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: str
@@ -69,6 +71,7 @@ async def test_cells_and_proxy_are_reached_where_they_say(
         assert (await client.reply(await crew.launch(), [SYSTEM, TASK]))["content"] == "one"
 
 
+@needs_ipv6
 def test_free_ports_are_looked_for_in_the_family_of_the_host() -> None:
     with listener("::1") as held:
         assert not is_free("::1", held.getsockname()[1])
@@ -76,6 +79,7 @@ def test_free_ports_are_looked_for_in_the_family_of_the_host() -> None:
     assert any_port("::1") > 0
 
 
+@needs_ipv6
 def test_ranks_meet_at_an_address_of_either_family() -> None:
     held = Meeting({NODES: at("::2", 7400), NODES_LISTEN: "::1"})
     socket.create_connection(("::1", held.port)).close()
