@@ -128,7 +128,7 @@ def _show_as(words: Sequence[str]) -> None:
         with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
             memory.seek(start)
             memory.write(line[: end - start - 1].ljust(end - start, b"\0"))
-        Path("/proc/self/comm").write_text("-".join(("gyre", words[0], *words[2:])))
+        Path("/proc/self/comm").write_text("-".join(("gyre", words[0], *words[2:3])))
 
 
 if __name__ == "__main__":

@@ -118,10 +118,10 @@ def new_instance(service: str) -> str:
     return f"{service}-{secrets.token_hex(4)}"
 
 
-async def connect(service: str, folder: Path) -> tuple[Place, Bus]:
-    """Join the run in this folder. Raises `RunNotFound`, or the bus's own errors."""
+async def connect(service: str, folder: Path, instance: str = "") -> tuple[Place, Bus]:
+    """Join the run in this folder, as a new instance or as this one. Raises `RunNotFound`, or the bus's own errors."""
     note = Note.read(folder)
-    instance = new_instance(service)
+    instance = instance or new_instance(service)
     bus = await Bus.connect(note.url, note.run, service, instance, folder, sync=note.durability)
     try:
         config = Config.recorded((await started(bus.ev)).config)

@@ -35,7 +35,7 @@ def module_of(service: str) -> str:
     return f"services.{service}.service" if service in _FOLDERS else f"services.{service}"
 
 
-async def serve(service: str, folder: Path, cell: int | None, edge: bool = False) -> int:
+async def serve(service: str, folder: Path, cell: int | None, edge: bool = False, instance: str = "") -> int:
     """Serve until SIGTERM or SIGINT, with an edge beside if wanted; the exit code tells how it ended."""
     from services.cell.desk import CellReplaced
     from services.office import Overtaken
@@ -43,7 +43,7 @@ async def serve(service: str, folder: Path, cell: int | None, edge: bool = False
     module = importlib.import_module(module_of(service))
     if service != "cell":  # tensors should not wait for a rare collection
         collect_rarely()
-    place, bus = await connect(service, folder)
+    place, bus = await connect(service, folder, instance)
     task = asyncio.ensure_future(_work(module, place, bus, cell, edge))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -71,7 +71,7 @@ async def _work(module: ModuleType, place: Place, bus: BusPort, cell: int | None
         await (module.serve(place, bus) if cell is None else module.serve(place, bus, cell))
 
 
-def main(service: str, folder: Path, cell: int | None = None, edge: bool = False) -> int:
+def main(service: str, folder: Path, cell: int | None = None, edge: bool = False, instance: str = "") -> int:
     """Run the event loop; errors that people can mend are one line."""
     import uvloop
 
@@ -79,7 +79,7 @@ def main(service: str, folder: Path, cell: int | None = None, edge: bool = False
         stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s {service} %(levelname)s %(message)s"
     )
     try:
-        return uvloop.run(serve(service, folder, cell, edge))
+        return uvloop.run(serve(service, folder, cell, edge, instance))
     except Exception as error:
         if not is_full(error) and not isinstance(error, GyreError | BusError):
             raise
@@ -88,10 +88,13 @@ def main(service: str, folder: Path, cell: int | None = None, edge: bool = False
 
 
 def supervised(words: Sequence[str]) -> int:
-    """Be a supervised process: service, run folder, and which cell if it is one; the exit code tells how it ended."""
+    """Be a supervised process; the exit code tells how it ended.
+
+    `words`: service and run folder; of a cell also its index, and the instance that it is to be if that is given.
+    """
     hold_leash(sys.stdin.fileno())
-    service, folder, *cell = words
-    return main(service, Path(folder), int(cell[0]) if cell else None)
+    service, folder, *more = words
+    return main(service, Path(folder), int(more[0]) if more else None, instance=more[1] if more[1:] else "")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from gyre.config import Config
 from gyre.sandboxes.orphans import kill_leftovers
 from services.births import Born, NotBorn, Nursery, modules_of
 from services.exits import EXIT_FULL, EXIT_HOPELESS, EXIT_REPLACED, code_of, is_full
+from services.place import new_instance
 from services.presence import alive
 from services.starting import start
 
@@ -60,7 +61,7 @@ class Child:
     born: float = 0.0
     """Monotonic seconds."""
     instance: str = ""
-    """What it registered as, of a cell that did since it was born."""
+    """Of a cell: what it is told to be, so that what the log says of it is never taken for another one's."""
     quick_deaths: int = 0
     left_alone: bool = False
     """Whether it is not started again, since the run does without it."""
@@ -126,16 +127,10 @@ class Supervisor:
         for child in self.children:
             _signal(child, signal.SIGKILL)
 
-    def registered(self, cell: int, instance: str) -> None:
-        """A cell came, as the log says since the run is supervised here."""
-        for child in self.children:
-            if child.cell == cell:
-                child.instance = instance
-
     def replace(self, cell: int, instance: str) -> None:
         """End the process of a lost cell if it lives yet (it hangs), so that another one is started.
 
-        One that has not registered as this instance is the next one, which may still be importing.
+        One of another instance is the next one: it may be at work long before the log is read up to this loss.
         """
         for child in self.children:
             if child.cell == cell and child.instance == instance and not self._stopping:
@@ -198,8 +193,11 @@ class Supervisor:
         return self._stopping
 
     async def _start(self, child: Child) -> Born:
-        words = [child.service, str(self.folder), *([] if child.cell is None else [str(child.cell)])]
-        child.born, child.instance = time.monotonic(), ""
+        words = [child.service, str(self.folder)]
+        if child.cell is not None:
+            child.instance = new_instance("cell")
+            words += [str(child.cell), child.instance]
+        child.born = time.monotonic()
         with self._log(child).open("ab") as file:
             child.process = await self._nursery(child.service).bear(words, file.fileno())
         if self._over():  # told to stop while it was being started

@@ -20,7 +20,7 @@ from gyre.config import Config
 from gyre.core import staleness
 from gyre.core.progress import Progress, evolve
 from gyre.errors import GyreError
-from schemas.roles import CellLost, CellRegistered
+from schemas.roles import CellLost
 from schemas.runs import RunStarted
 from services.check import expected_staleness
 from services.exits import Interrupted, RunFull
@@ -97,7 +97,7 @@ async def _followed(opened: Opened) -> dict[str, Any]:
         begin = await started(bus.ev)
         config = Config.recorded(begin.config)
         supervisor = Supervisor(opened.folder, config, opened.server)
-        watch.registered, watch.lost, watch.since = supervisor.registered, supervisor.replace, await bus.ev.head()
+        watch.lost = supervisor.replace
         await _supervise(supervisor, bus, watch)
         if supervisor.full:
             raise RunFull(f"run {opened.run}: {supervisor.fatal}; {await _way_to_room(bus, opened.folder)}")
@@ -137,11 +137,8 @@ class Watch:
     def __init__(self, progress: Progress) -> None:
         """Begin at this progress."""
         self.progress = progress
-        self.since = 0
-        """The log's end when it began: what it held by then is history, and concerns no process of today."""
-        self.registered: Callable[[int, str], None] = lambda _cell, _instance: None
         self.lost: Callable[[int, str], None] = lambda _cell, _instance: None
-        """Called with each cell and instance that registered, or was lost, since then."""
+        """Called with each cell and instance that was lost, also long ago."""
         self._end = asyncio.Event()
 
     async def read(self, bus: BusPort) -> None:
@@ -153,9 +150,7 @@ class Watch:
                 by = stored.commit.producer.instance if stored.commit else ""
                 for event in stored.commit.events if stored.commit else ():
                     self.progress = evolve(self.progress, time, event, by)
-                    if isinstance(event, CellRegistered) and stored.sequence > self.since:
-                        self.registered(event.cell, event.instance)
-                    elif isinstance(event, CellLost) and stored.sequence > self.since:
+                    if isinstance(event, CellLost):
                         self.lost(event.cell, event.instance)
                 if self.over():
                     self._end.set()

@@ -193,8 +193,8 @@ def processes(folder: Path) -> dict[str, int]:
         except OSError:
             continue
         if "services.runtime" in words and str(folder) in words:
-            service, _, *cell = words[words.index("services.runtime") + 1 :]
-            found["-".join([service, *(each for each in cell if each)])] = int(entry.name)
+            service, _, *more = words[words.index("services.runtime") + 1 :]
+            found["-".join([service, *(each for each in more[:1] if each)])] = int(entry.name)
         elif "services.nursery" in words and str(folder) in words:
             found[f"nursery-{words[words.index('services.nursery') + 1]}"] = int(entry.name)
     return found

@@ -15,12 +15,15 @@ from bus.streams import Limits
 from gyre.config import Config
 from gyre.core.progress import Progress
 from schemas.envelope import Event
+from schemas.roles import CellRegistered
 from schemas.runs import RunFinished
 from services.births import Born, NotBorn
 from services.place import Place
+from services.place import started as begun
 from services.supervisor import MOST_QUICK_DEATHS, MOST_QUICK_KILLS, Child, Supervisor, services_of
 from services.train import Watch
 from tests.core import facts
+from tests.e2e.living import heard, listening, opened_run, processes
 
 
 def supervisor(folder: Path, *children: Child) -> Supervisor:
@@ -83,30 +86,57 @@ def test_only_what_is_not_heard_any_more_is_wanted_back(tmp_path: Path) -> None:
     assert [child.name for child in made.children if child.wanted.is_set()] == ["cell-1", "admission"]
 
 
-async def test_a_hanging_cell_is_ended_by_what_it_registered_as_whatever_the_clock_says(
+async def test_a_hanging_cell_is_ended_by_its_instance_however_late_the_log_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """History, which is read again when a run is resumed, ends nobody; nor does the loss of who was there before."""
+    """A long log is read from its beginning when a run is resumed: by then a former cell's place may be taken."""
     broker, ended = MemoryBroker(), list[str]()
     broker.provision("r", Limits())
     bus = MemoryBus(broker, "r", "cell", "one", tmp_path)
     monkeypatch.setattr("services.supervisor._signal", lambda child, _: ended.append(child.instance))
-    made, watch = supervisor(tmp_path, Child("cell", 0)), Watch(Progress())
+    made, watch = supervisor(tmp_path, Child("cell", 0, instance="hangs")), Watch(Progress())
+    watch.lost = made.replace
 
     async def say(*events: Event) -> None:
         place = Place("cell", "one", "r", tmp_path, "", Config())
         commit = place.commit(events, as_of=0, correlation="r").model_copy(update={"time": 1})  # a clock far behind
         await bus.ev.append(place.subject("cell", 0), commit)
 
-    await say(facts.registered(0, "former"), facts.lost(0, "former"))
-    watch.registered, watch.lost, watch.since = made.registered, made.replace, await bus.ev.head()
-    await say(facts.lost(0, "long-gone"), facts.registered(0, "hangs"), facts.lost(0, "former"), facts.lost(0, "hangs"))
+    await say(facts.registered(0, "former"), facts.lost(0, "former"), facts.registered(0, "hangs"))
+    await say(facts.lost(0, "former"), facts.lost(1, "hangs"), facts.lost(0, "hangs"))
     await say(RunFinished(steps=1, dispatched=1, launched=1, terminated=1))
     reading = asyncio.create_task(watch.read(cast("Bus", bus)))
     await asyncio.wait_for(watch.until_over(), 30)
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert ended == ["hangs"]
+
+
+async def test_a_cell_is_the_instance_that_its_supervisor_made_it_and_the_next_one_is_another(tmp_path: Path) -> None:
+    async with opened_run(tmp_path) as (opened, bus), listening(bus) as log:
+        (opened.folder / "logs").mkdir(exist_ok=True)
+        started_with = Config.recorded((await begun(bus.ev)).config)
+        made = Supervisor(opened.folder, started_with, None, [Child("cell", 0)])
+        (child,) = made.children
+        try:
+            former = await made._start(child)
+            _, first = await heard(log, lambda event: isinstance(event, CellRegistered))
+            assert isinstance(first, CellRegistered)
+            assert child.instance == first.instance
+            former.send_signal(signal.SIGKILL)
+            assert await former.wait() == -signal.SIGKILL
+
+            later = await made._start(child)
+            _, second = await heard(log, lambda event: isinstance(event, CellRegistered))
+            assert isinstance(second, CellRegistered)
+            assert child.instance == second.instance != first.instance
+            assert processes(opened.folder)["cell-0"] == later.pid
+            made.replace(0, first.instance)
+            later.send_signal(signal.SIGTERM)
+            assert await later.wait() == 0
+        finally:
+            made.kill()
+            await asyncio.gather(*(each.close() for each in made._nurseries.values()))
 
 
 SERVICE = """trap 'echo {name} >>ended; exit 0' TERM; echo up; while :; do sleep 0.01; done"""
