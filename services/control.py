@@ -19,7 +19,7 @@ from services.alongside import until_one_fails
 from services.demo import report
 from services.place import NOTE, Note, Place, RunNotFound, named, new_instance, started
 from services.preflight import preflight
-from services.setup import OPEN_SECONDS, BegunElsewhere, Opened, open_alone, opening, reopen_run, run_folder
+from services.setup import OPEN_SECONDS, Opened, PerhapsBegun, is_vacant, open_alone, opening, reopen_run, run_folder
 from services.train import Watch, show_progress, sole, summary
 
 log = logging.getLogger("gyre")
@@ -72,13 +72,16 @@ async def _launched(config: Config, folder: Path) -> Opened:
     if (folder / NOTE).exists():
         return await _reopened(config, folder, mark)
     preflight(config)
-    mark.touch()
+    if is_vacant(folder):
+        mark.touch()
     try:
         opened = await open_alone(config, config.run.name, folder)
-    except BegunElsewhere:
-        mark.unlink()  # it is not to be removed by the next one
+    except PerhapsBegun:
         raise
-    mark.unlink()
+    except BaseException:
+        mark.unlink(missing_ok=True)  # what is there now is not to be removed by the next one
+        raise
+    mark.unlink(missing_ok=True)
     return opened
 
 

@@ -42,8 +42,10 @@ OPEN_SECONDS = 20.0
 """Patience with a server that does not answer, before there is a run that could wait for it."""
 
 
-_BEFORE_NOTE = {"tasks", "users", "nats", "weights", "proxy.key"}
-"""All that an opening makes before its note, and so before the run's first word."""
+_OPENING = ".opening"
+"""Lies in a folder that an opening made, until its note does: only what holds it is ours to remove."""
+_BEFORE_NOTE = {_OPENING, "tasks", "users", "nats", "weights", "proxy.key", f"{NOTE}.part", "blobs"}
+"""All that an opening makes before its note, and what may be left of one that failed after it."""
 
 
 class SetupError(GyreError):
@@ -139,33 +141,49 @@ async def open_alone(config: Config, run: str, folder: Path) -> Opened:
     if (folder / NOTE).exists():
         way = f"`gyre resume {named(folder)}`, or another name"
         raise SetupError(f"run.name = {run}: folder {folder} holds a run already; {way}")
-    made = not folder.exists()
-    if (folder / "tasks").exists():
-        if not _cut_short(folder):
-            raise SetupError(
-                f"run.name = {run}: {folder} is what a run left that did not begin; remove it, or another name"
-            )
-        shutil.rmtree(folder / "tasks")
-        made = True
+    made = is_vacant(folder)
+    if made and folder.exists():  # a server that was killed beside its opening would live on in a folder that is gone
+        credentials.server_of(folder, run, config.bus.durability).stop()
+        _remove(folder)
+    elif (folder / "tasks").exists():
+        raise SetupError(
+            f"run.name = {run}: {folder} is what a run left that did not begin; remove it, or another name"
+        )
     try:
         return await _opened(config, run, folder)
     except (PerhapsBegun, BegunElsewhere):
         raise
     except BaseException:
         if made:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
         raise
 
 
-def _cut_short(folder: Path) -> bool:
-    """Whether all that is here was made for a run with a server of its own, by an opening that was ended."""
+def is_vacant(folder: Path) -> bool:
+    """Whether nothing is there, or only what an opening made that was ended before the run's first word."""
+    if not folder.exists():
+        return True
     names = {each.name for each in folder.iterdir()}
-    begun_elsewhere = "weights" in names and "nats" not in names
-    return names <= _BEFORE_NOTE and not begun_elsewhere
+    return _OPENING in names and names <= _BEFORE_NOTE
+
+
+def _remove(folder: Path) -> None:
+    """What an opening made. It says to the last whose that is: this may be cut short too."""
+    with contextlib.suppress(OSError):
+        (folder / _OPENING).touch()
+        (folder / NOTE).unlink(missing_ok=True)
+        for each in folder.iterdir():
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each, ignore_errors=True)
+            elif each.name != _OPENING:
+                each.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _opened(config: Config, run: str, folder: Path) -> Opened:
     folder.mkdir(parents=True, exist_ok=True)
+    if not any(folder.iterdir()):
+        (folder / _OPENING).touch()
     config = apart(config, folder)
     kinds = sandboxes_of(config)
     tasks = copy_tasks(config.tasks.train, folder / "tasks" / "train", config.run.seed, kinds)
@@ -190,6 +208,7 @@ async def _opened(config: Config, run: str, folder: Path) -> Opened:
             heldout=tuple(task.name for task in heldout),
         )
         Note(run, url, config.bus.durability).write(folder)
+        (folder / _OPENING).unlink(missing_ok=True)
         await _begin(config, run, folder, url, started)
     except BaseException:
         await asyncio.gather(writing, return_exceptions=True)

@@ -1,11 +1,12 @@
 """Two processes that open one run at once: one does, and the other leaves it alone."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from bus.credentials import server_of
 from bus.jetstream import Bus
 from bus.server import NatsServer
 from gyre.config import Config
+from gyre.tasks.folder import TaskError
 from schemas.runs import RunStarted
 from services.control import launch
 from services.importing import bring
@@ -56,6 +58,16 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
     server = NatsServer(tmp_path / "nats").start()
     yield server
     server.stop()
+
+
+def unfit(folder: Path) -> Path:
+    """A folder of tasks that begins to be opened, and is refused then: no image is at hand."""
+    task = folder / "unfit" / "job"
+    (task / "tests").mkdir(parents=True, exist_ok=True)
+    (task / "instruction.md").write_text("Do it.\n")
+    (task / "tests/test.sh").write_text("exit 0\n")
+    (task / "task.toml").write_text('version = "1.0"\n[environment]\ndocker_image = "an-image"\n')
+    return task.parent
 
 
 async def said(folder: Path) -> int:
@@ -117,6 +129,7 @@ async def test_a_run_that_is_being_opened_is_neither_opened_nor_launched_nor_res
 async def test_a_name_is_free_again_where_an_opening_was_cut_short(tmp_path: Path, left: tuple[str, ...]) -> None:
     folder = tmp_path / "runs" / "tried"
     (folder / "tasks/train/half-copied").mkdir(parents=True)
+    (folder / ".opening").touch()
     for name in left:
         (folder / name).mkdir(mode=0o700)
     opened = await open_run(Config.load(None, settings(tmp_path)))
@@ -136,6 +149,86 @@ async def test_a_folder_that_holds_anything_else_is_not_taken(tmp_path: Path, mo
     with pytest.raises(SetupError, match="is what a run left that did not begin; remove it, or another name"):
         await open_run(Config.load(None, settings(tmp_path)))
     assert {each.name for each in folder.iterdir()} == {"tasks", "users", more}
+
+
+@pytest.mark.parametrize("opener", [open_run, launch])
+async def test_a_folder_that_nobody_opened_is_left_as_it_is_however_often_it_is_asked_for(
+    tmp_path: Path, server: NatsServer, opener: Callable[[Config], Awaitable[object]]
+) -> None:
+    task = tmp_path / "runs/tried/tasks/train/mine/instruction.md"
+    task.parent.mkdir(parents=True)
+    task.write_text("Of the user.\n")
+    config = Config.load(None, settings(tmp_path, server.url if opener is launch else ""))
+    for _ in range(2):
+        with pytest.raises(SetupError, match="is what a run left that did not begin; remove it, or another name"):
+            await opener(config)
+    assert [path for path in (tmp_path / "runs").rglob("*") if not path.is_dir()] == [task]
+
+
+@pytest.mark.parametrize("opener", [open_run, launch])
+async def test_what_lies_in_a_folder_outlives_an_opening_that_failed_there(
+    tmp_path: Path, server: NatsServer, opener: Callable[[Config], Awaitable[object]]
+) -> None:
+    kept = tmp_path / "runs/tried/users/mine.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("Of the user.\n")
+    given = [*settings(tmp_path, server.url if opener is launch else ""), f"tasks.train={unfit(tmp_path)}"]
+    for _ in range(3):
+        with pytest.raises((SetupError, TaskError)):
+            await opener(Config.load(None, given))
+    assert kept.read_text() == "Of the user.\n"
+
+
+async def test_a_removal_that_is_cut_short_is_done_again_by_the_next_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "runs" / "tried"
+    with monkeypatch.context() as patch:
+        patch.setattr("services.setup.shutil.rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            await open_run(Config.load(None, [*settings(tmp_path), f"tasks.train={unfit(tmp_path)}"]))
+    assert (folder / "tasks").exists()
+    opened = await open_run(Config.load(None, settings(tmp_path)))
+    assert opened.server
+    opened.server.stop()
+
+
+async def test_a_server_that_outlived_its_opening_is_ended_with_what_that_left(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "tried"
+    (folder / "tasks").mkdir(parents=True)
+    (folder / ".opening").touch()
+    old = server_of(folder, "tried", "always").start()
+    try:
+        with pytest.raises(TaskError, match="needs image"):
+            await open_run(Config.load(None, [*settings(tmp_path), f"tasks.train={unfit(tmp_path)}"]))
+        with pytest.raises(ProcessLookupError):
+            os.kill(old.pid, 0)
+        assert not folder.exists()
+    finally:
+        old.stop()
+
+
+async def test_an_opening_after_one_that_was_cut_short_has_a_server_of_its_own_and_its_own_durability(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "runs" / "tried"
+    (folder / "tasks").mkdir(parents=True)
+    (folder / ".opening").touch()
+    old = server_of(folder, "tried", "always").start()
+    try:
+        opened = await open_run(Config.load(None, [*settings(tmp_path), "bus.durability=laptop"]))
+        assert opened.server
+        try:
+            assert not opened.server.adopted
+            assert await said(folder) == 1
+            assert not (folder / ".opening").exists()
+        finally:
+            opened.server.stop()
+    finally:
+        old.stop()
 
 
 async def test_what_lies_where_a_run_of_elsewhere_would_is_not_removed(tmp_path: Path, server: NatsServer) -> None:
