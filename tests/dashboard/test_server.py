@@ -274,12 +274,6 @@ def test_a_port_that_is_taken_is_named() -> None:
     assert result.stderr == f"--port {port}: another program listens there; choose another, or 0 for any\n"
 
 
-def test_a_page_is_written_into_a_folder_that_is_made_for_it(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["export-page", str(SMALL), "-o", str(tmp_path / "new/deep/p.html")])
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "new/deep/p.html").stat().st_size > 0
-
-
 def test_the_commands_say_what_to_do(tmp_path: Path) -> None:
     for arguments, said in (
         (("dashboard", "--host", "0.0.0.0"), "--token"),
