@@ -29,9 +29,7 @@ def test_a_total_that_is_known_from_the_start_is_said_with_each() -> None:
     assert page.getvalue() == "reading the log: 50 of 100\n"
 
 
-def test_what_is_done_at_once_says_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_done_at_once_says_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for terminal in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # either takes any file for one
         monkeypatch.delenv(terminal, raising=False)
     with telling("scoring") as shown:
