@@ -183,9 +183,12 @@ class NatsServer:
         deadline = time.monotonic() + _STOP_SECONDS
         while (note := self._find()) is None and not _locks(claim):  # that one is about to end, or was just born
             if time.monotonic() > deadline:
+                noted = self._read_note()
+                pid = (noted.pid if noted else 0) or self._own_pid()
                 raise ServerFailed(
-                    f"store {self.folder}: a nats-server serves it that is not to be found here (it may run in another "
-                    f"container); stop that one"
+                    f"store {self.folder}: a nats-server serves it that is not to be found here "
+                    f"({f'process {pid}, as noted; ' if pid else ''}the folder may have been moved, or it runs in "
+                    f"another container); stop that one"
                 )
             self._pause()
         return note

@@ -108,10 +108,28 @@ def test_a_server_that_nothing_tells_of_keeps_its_store_until_it_ends(
     (store / "server.json").unlink()
     with monkeypatch.context() as patch:
         patch.setattr(server_module, "_STOP_SECONDS", 0.0)
-        with pytest.raises(ServerFailed, match="serves it that is not to be found here"):
+        with pytest.raises(ServerFailed, match=r"to be found here \(process \d+, as noted; the folder may"):
             NatsServer(store).start()
     server.kill()
     assert not NatsServer(store).start().adopted
+
+
+def test_a_server_whose_folder_was_moved_meanwhile_is_named(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves under the name that the folder had, which nothing there tells any more."""
+    server = NatsServer(store).start()
+    moved = store.rename(tmp_path / "moved")
+    monkeypatch.setattr(server_module, "_STOP_SECONDS", 0.0)
+    try:
+        with pytest.raises(
+            ServerFailed, match=rf"\(process {server.pid}, as noted; the folder may have been moved, or"
+        ):
+            NatsServer(moved).start()
+    finally:
+        server.kill()
+    assert not NatsServer(moved).start().adopted
+    NatsServer(moved).stop()
 
 
 def test_a_store_without_locks_is_served_and_adopted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
