@@ -123,7 +123,8 @@ async def _until_cancelled(server: uvicorn.Server, held: socket.socket) -> None:
     finally:
         server.should_exit = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(serving, _AGAIN_SECONDS)
+            async with asyncio.timeout(_AGAIN_SECONDS):
+                await serving
 
 
 class _Server(uvicorn.Server):

@@ -77,8 +77,8 @@ class Scorer:
         if known is None:
             return Verdict(None, f"task {task}: not among the tasks of this run")
         try:
-            restoring = asyncio.to_thread(self._restored, state, box)
-            place = await asyncio.wait_for(restoring, self.setup_seconds)
+            async with asyncio.timeout(self.setup_seconds):
+                place = await asyncio.to_thread(self._restored, state, box)
             return await self._kept(await self.evaluator.evaluate(known, place, box, limit_seconds))
         except TimeoutError:
             return Verdict(None, f"the state was not restored in {self.setup_seconds:g} s")

@@ -96,7 +96,7 @@ class Supervisor:
         (self.folder / "logs").mkdir(exist_ok=True)
         self.children = [Child(service, cell) for service, cell in services_of(self.config)]
         keepers = [asyncio.create_task(self._keep(child)) for child in self.children]
-        keepers.append(asyncio.create_task(self._keep_store()))
+        keepers += [asyncio.create_task(self._keep_disk()), asyncio.create_task(self._keep_store())]
         for keeper in keepers:
             keeper.add_done_callback(self._keeper_ended)
         try:
@@ -210,11 +210,16 @@ class Supervisor:
             self._nurseries[name] = Nursery(name, self.folder, modules_of(self.config, service))
         return self._nurseries[name]
 
-    async def _keep_store(self) -> None:
-        """Watch the run's disk, and the server, which is no child to wait for: it may have been adopted."""
+    async def _keep_disk(self) -> None:
+        """By itself: a server that is started again may read its store for long."""
         while not self._stopping:
             await asyncio.sleep(SERVER_CHECK_SECONDS)
             self._check_disk()
+
+    async def _keep_store(self) -> None:
+        """Watch the server, which is no child to wait for: it may have been adopted."""
+        while not self._stopping:
+            await asyncio.sleep(SERVER_CHECK_SECONDS)
             if self.server is not None and not self.fatal and not self._stopping:
                 await self._keep_server(self.server)
 
@@ -274,7 +279,8 @@ async def _ended(children: Collection[Child], seconds: float) -> None:
     """Wait for all of them, no longer than this."""
     waits = [child.process.wait() for child in children if child.process is not None]
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.gather(*waits), seconds)
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*waits)
 
 
 def _signal(child: Child, number: signal.Signals) -> None:

@@ -199,3 +199,11 @@ def test_what_gyre_demo_runs_comes_with_the_package() -> None:
     """A wheel holds no examples."""
     assert FILE.parent == ROOT / "services"
     assert FILE.read_text() == (ROOT / "examples" / "demo.toml").read_text()
+
+
+def test_a_wait_with_a_limit_hears_of_a_cancel() -> None:
+    """Python 3.11's `asyncio.wait_for` loses one that comes as the awaited is done; `asyncio.timeout` does not."""
+    for path in FILES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "asyncio":
+                assert node.attr != "wait_for", f"{name(path)}:{node.lineno}: take asyncio.timeout"

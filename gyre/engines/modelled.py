@@ -172,7 +172,8 @@ class ModelledEngine(Remembered):
     async def _waited(self, flight: _Flight) -> bool:
         """Whether it was left to finish."""
         try:
-            await asyncio.wait_for(flight.aborted.wait(), flight.seconds)
+            async with asyncio.timeout(flight.seconds):
+                await flight.aborted.wait()
         except TimeoutError:
             return True
         return False

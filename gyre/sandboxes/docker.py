@@ -235,7 +235,8 @@ class DockerSandbox:
                     with contextlib.suppress(NoContainer):
                         await self._engine.kill(container, "SIGCONT")
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(gate.passed.wait(), _AGAIN_SECONDS)
+                        async with asyncio.timeout(_AGAIN_SECONDS):
+                            await gate.passed.wait()
         except TimeoutError as error:
             raise SandboxError(f"docker: {container[:12]} was told to begin, and says nothing of it") from error
 

@@ -294,7 +294,8 @@ def _ending_of(pod: Mapping[str, Any]) -> tuple[Ending, int | None]:
 async def _paused(seconds: float, stop: asyncio.Event | None) -> None:
     """Wait, unless it is to stop."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for((stop or asyncio.Event()).wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await (stop or asyncio.Event()).wait()
 
 
 async def _hosts(reach: str) -> dict[str, str]:

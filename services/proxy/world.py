@@ -105,7 +105,8 @@ class World:
         digest = token_digest(token)
         if (found := self._find(digest)) is None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.caught_up(), _CATCH_UP_SECONDS)
+                async with asyncio.timeout(_CATCH_UP_SECONDS):
+                    await self.caught_up()
             found = self._find(digest)
         if found is None:
             raise Unauthorized("token: belongs to no open execution; the execution has ended or never was")
