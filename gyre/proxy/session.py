@@ -139,14 +139,18 @@ class Session:
         self._asked[plan.call] = plan.messages
         return record
 
-    def add(self, record: ModelCallRecorded) -> None:
-        """Take in a record that is in the log. Records that do not fit on the tree are known as such and no more."""
+    def add(self, record: ModelCallRecorded) -> frozenset[str]:
+        """Take in a record that is in the log. Records that do not fit on the tree are known as such and no more.
+
+        Returns the calls whose answers its client had: the one behind whose answer it goes on, and those among its own
+        messages, as where the template drops their thoughts and they are rendered again.
+        """
         tree = trees.evolve(self.tree, record)
         known, self.tree = self.tree.nodes, tree
         self._next = max(self._next, record.index + 1)
         messages = self._messages(record)
         if record.call in known or record.call not in tree.nodes:
-            return
+            return frozenset()
         node, reply = tree.nodes[record.call], load(record.reply)[0]
         self._replies[record.call] = reply
         if record.stop_sequence:
@@ -158,6 +162,9 @@ class Session:
         behind = self._histories.add(record, points, reply)
         whole = record.prefix_messages + len(messages) + 1
         behind.place = Place(record.call, node.length, whole, answered=True, live=fading < node.length)
+        parent = tree.nodes.get(record.parent or "")
+        goes_on = {parent.call} if parent is not None and record.prefix_tokens == parent.length else set()
+        return frozenset(goes_on | {message.record for message in messages} & known.keys())
 
     def correct(self, event: DeliveryCorrected) -> None:
         """Take in what became of an answer."""

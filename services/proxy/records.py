@@ -33,15 +33,15 @@ class Records:
         self._bus, self._world, self._speaker = bus, world, speaker
 
     async def keep(self, seat: Seat, record: ModelCallRecorded) -> None:
-        """Say a record, and take it in: the answer that it goes on from did arrive.
+        """Say a record, and take it in: the answers that it goes on from did arrive.
 
         Raises:
             Overtaken, StreamFull, OSError: it is not in CALL.
         """
         async with seat.turn:
-            seat.take(await self._said(seat, record), record)
-        if record.parent is not None and record.parent not in seat.unconfirmed:
-            self.settle(seat, record.parent)
+            arrived = seat.take(await self._said(seat, record), record)
+        for call in sorted(arrived):
+            self.settle(seat, call)
 
     def settle(self, seat: Seat, call: str) -> None:
         """Say what became of a recorded answer, where CALL has it otherwise; without waiting for it."""

@@ -84,20 +84,19 @@ class Seat:
         """The sequence of what CALL holds last; 0 for nothing."""
         return self.said[-1][0] if self.said else 0
 
-    def take(self, sequence: int, event: Called) -> None:
-        """Something is in CALL: a record, or a correction."""
+    def take(self, sequence: int, event: Called) -> frozenset[str]:
+        """Something is in CALL: a record, or a correction. Returns the calls whose answers it shows to have arrived."""
         self.said.append((sequence, record_digest(event)))
         if isinstance(event, DeliveryCorrected):
-            return self.session.correct(event)
-        self.session.add(event)
+            self.session.correct(event)
+            return frozenset()
+        arrived = self.session.add(event)
         self.records += 1
         self.unconfirmed.add(event.call)
-        parent = self.session.tree.nodes.get(event.parent or "")
-        if parent is not None and event.prefix_tokens == parent.length:
-            self.unconfirmed.discard(parent.call)
+        self.unconfirmed -= arrived
         if event.stop_sequence:
             self.stops[event.call] = event.stop_sequence
-        return None
+        return arrived
 
     def repeated(self, sent: Sent) -> Job | None:
         """The call that a request asks for once more, while nobody has its answer yet."""

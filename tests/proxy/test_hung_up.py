@@ -20,7 +20,9 @@ from schemas.envelope import Commit
 from schemas.rewards import TreeBuilt
 from services.builder import serve_builder
 from services.records import last_record, read_records
+from tests.proxy.families import QWEN3
 from tests.proxy.rig import SYSTEM, TASK, Cell, Rig
+from tests.proxy.templates import with_template
 
 
 class Gate:
@@ -243,6 +245,36 @@ async def test_an_answer_that_a_client_goes_on_from_did_arrive_whoever_hung_up_o
         tree = trees.fold("x1", await until_called(rig, 4))
     assert [node.delivered for node in tree.nodes.values()] == [True, True]
     assert len(cell.asked) == 2
+
+
+async def test_an_answer_whose_thought_the_template_drops_later_did_arrive_at_who_goes_on_from_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell, text = await long_winded(rig, monkeypatch)
+    rig.context, rig.model = 6000, rig.folder / "qwen3"
+    with_template(rig.model, QWEN3)
+    cell.texts[:] = [f"<think>\nhm\n</think>\n\n{text}", "done", "anew"]
+    token = await rig.launch()
+    async with rig.proxy() as client:
+        assert (await client.reply(token, [SYSTEM, TASK]))["content"] == text
+    async with rig.proxy() as client:
+        raw = Raw(client.url, receive_bytes=2048)
+        raw.ask(token, stream=True)
+        assert (await asyncio.to_thread(raw.socket.recv, 64)).startswith(b"HTTP/1.1 200")
+        raw.close()
+        assert not received(await until_called(rig, 2))
+        history = [SYSTEM, TASK, {"role": "assistant", "content": text}, {"role": "user", "content": "and now?"}]
+        assert (await client.reply(token, history))["content"] == "done"
+        tree = trees.fold("x1", await until_called(rig, 4))
+    first, second = tree.nodes.values()
+    assert (second.parent, second.prefix_tokens < first.context) == (
+        first.call,
+        True,
+    )  # rendered from before the answer
+    assert (first.delivered, second.delivered) == (True, True)
+    assert [leaf.role for leaf in summaries(tree)] == ["main", "main"]
+    async with rig.proxy() as client:
+        assert (await client.reply(token, [SYSTEM, TASK]))["content"] == "anew"
 
 
 async def test_an_answer_still_on_its_way_when_its_execution_ends_is_sealed_as_received_by_nobody(
