@@ -8,7 +8,7 @@ begun again at the top.
 import os
 import stat
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -31,14 +31,16 @@ class Held:
 
     def read(self, most: int) -> bytes:
         """So many bytes of a file. Raises OSError."""
-        path = _allowed(self.descriptor, 0o400) if self.ours else _path(self.descriptor)
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # waits for nobody's lease
-        with open(opened, "rb") as file:  # noqa: PTH123 (by its descriptor)
-            return file.read(most)
+        with _naming(self.name):
+            path = _allowed(self.descriptor, 0o400) if self.ours else _path(self.descriptor)
+            opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # waits for nobody's lease
+            with open(opened, "rb") as file:  # noqa: PTH123 (by its descriptor)
+                return file.read(most)
 
     def target(self) -> str:
         """Where a link leads. Raises OSError."""
-        return os.readlink("", dir_fd=self.descriptor)
+        with _naming(self.name):
+            return os.readlink("", dir_fd=self.descriptor)
 
 
 def descend(top: Path, longest: int, most: int, *, ours: bool) -> Generator[Held]:
@@ -48,18 +50,21 @@ def descend(top: Path, longest: int, most: int, *, ours: bool) -> Generator[Held
         top: the folder; a link in its place is not followed.
         longest: most bytes of a name: what is in folders that could have longer ones is left out.
         most: of one folder's names, so many and one more are looked at.
-        ours: nobody works in it any more, so modes may be widened where they keep its owner out.
+        ours: nobody works in it any more, so modes may be widened where they keep its owner out; else a folder that
+            is closed to us is told, and what is in it is passed by.
 
     Raises:
-        OSError: NotADirectoryError for what is no folder at the top; or something is there and may not be read.
+        OSError: NotADirectoryError for what is no folder at the top; or something is there and may not be read. It
+            has the name of what it speaks of.
     """
     with _at(top, ours) as way:
         pending = [""]
         while pending:
             prefix = pending.pop()
             try:
-                found = way.listed(prefix.split("/")[:-1], most)
-            except _GONE:
+                with _naming(prefix[:-1] or os.fspath(top)):
+                    found = way.listed(prefix.split("/")[:-1], most)
+            except way.passed:
                 if not prefix:
                     raise
                 continue
@@ -80,6 +85,8 @@ class _Way:
 
     def __init__(self, top: int, ours: bool) -> None:
         self._top, self._ours = top, ours
+        self.passed = _GONE if ours else (*_GONE, PermissionError)
+        """Errors of what is passed by."""
         self._here, self._names = os.dup(top), list[str]()
         self._came_by: list[tuple[int, int]] = []
         """Folders from the top to the one above this one, by device and number."""
@@ -101,10 +108,11 @@ class _Way:
 
     @contextmanager
     def held(self, prefix: str, name: str) -> Iterator[Held | None]:
-        """What has this name here; None: nothing has it any more."""
+        """What has this name here; None: nothing has it any more, or somebody closed the folder meanwhile."""
         try:
-            descriptor = os.open(name, _HOLD, dir_fd=self._here)
-        except FileNotFoundError:
+            with _naming(prefix + name):
+                descriptor = os.open(name, _HOLD, dir_fd=self._here)
+        except self.passed:
             yield None
             return
         try:
@@ -123,11 +131,15 @@ class _Way:
             self._came_by.append(above)
 
     def _up(self) -> None:
-        self._stand(os.open("..", _HOLD | _FOLDER, dir_fd=self._here))
+        above = self._came_by.pop()
         self._names.pop()
-        if _identity(self._here) != self._came_by.pop():  # it was moved: above it is now what nobody led us to
-            self._stand(os.dup(self._top))
-            self._names, self._came_by = [], []
+        with suppress(PermissionError):  # a closed folder has no way up either
+            self._stand(os.open("..", _HOLD | _FOLDER, dir_fd=self._here))
+            if _identity(self._here) == above:
+                return
+        # It is closed, or it was moved: above it is now what nobody led us to.
+        self._stand(os.dup(self._top))
+        self._names, self._came_by = [], []
 
     def _stand(self, descriptor: int) -> None:
         os.close(self._here)
@@ -145,6 +157,16 @@ def _at(top: Path, ours: bool) -> Iterator[_Way]:
             way.close()
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Errors have the name of what they speak of, which is reached by a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = name
+        raise
 
 
 def _allowed(descriptor: int, bits: int) -> str:
