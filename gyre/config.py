@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from gyre.config_engine import EngineSection, TrainerSection
 from gyre.config_evaluator import EvaluatorSection
@@ -33,6 +33,8 @@ _BEFORE: dict[str, dict[str, Any]] = {
     "schedule": {"group_version": "published"},
 }
 """Of keys whose default is not what was done before they came: a recorded run must decide as it did."""
+_RECORDED = {"recorded": True}
+"""Context of a configuration that a log carries: bounds that came later refuse new runs only."""
 
 
 class RunSection(Section):
@@ -149,7 +151,7 @@ class ObjectiveSection(Section):
     The default is the algorithm's."""
     ratio_high: Positive = CLIPS["gyre"].high
     """Above it, what has A > 0 is clipped; dimensionless. The default is the algorithm's."""
-    weight_cap: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 5.0
+    weight_cap: Positive = 5.0
     """Most that one token's importance weight counts under gyre and decoupled, and ppo's dual clip; dimensionless,
     1 or more."""
     loss_cap: Positive = 100.0
@@ -168,6 +170,12 @@ class ObjectiveSection(Section):
         if not self.ratio_low <= 1 <= self.ratio_high:
             rule = f"ratio_low <= 1 <= ratio_high must hold, found ratio_high = {self.ratio_high}"
             raise refuse("objective.ratio_low", self.ratio_low, rule)
+        return self
+
+    @model_validator(mode="after")
+    def _the_cap_leaves_what_is_on_policy(self, info: ValidationInfo) -> Self:
+        if self.weight_cap < 1 and info.context is not _RECORDED:
+            raise refuse("objective.weight_cap", self.weight_cap, "must be at least 1")
         return self
 
     @property
@@ -192,8 +200,8 @@ class OptimizerSection(Section):
     """Largest 2-norm of the gradient; a larger one is scaled down to it."""
 
     @model_validator(mode="after")
-    def _eps_is_above_0_where_it_is_added(self) -> Self:
-        if self.eps < _FLOAT32_LEAST:
+    def _eps_is_above_0_where_it_is_added(self, info: ValidationInfo) -> Self:
+        if self.eps < _FLOAT32_LEAST and info.context is not _RECORDED:
             rule = f"must be at least {_FLOAT32_LEAST}, the smallest normal number of float32"
             raise refuse("optimizer.eps", self.eps, rule)
         return self
@@ -325,10 +333,10 @@ class Config(Section):
         return cls.of(read_table(Path(source) if source else None, overrides), source)
 
     @classmethod
-    def of(cls, table: dict[str, Any], source: str = "") -> Self:
-        """Validate a table, such as the config in RunStarted. Raises ConfigError naming `source`."""
+    def of(cls, table: dict[str, Any], source: str = "", *, recorded: bool = False) -> Self:
+        """Validate a table; see `recorded` for the config in RunStarted. Raises ConfigError naming `source`."""
         try:
-            return cls.model_validate(table)
+            return cls.model_validate(table, context=_RECORDED if recorded else None)
         except ValidationError as error:
             raise ConfigError(source, problems_of(error, cls)) from error
 
@@ -336,11 +344,13 @@ class Config(Section):
     def recorded(cls, table: dict[str, Any]) -> Self:
         """The config in a RunStarted, also an older one's: what it lacks is set to what held before there was a choice.
 
+        A bound that came later does not refuse it: what was recorded stays legible.
+
         Raises:
             ConfigError: a key that is unknown by now.
         """
         earlier = {name: {**held, **table.get(name, {})} for name, held in _BEFORE.items()}
-        return cls.of({**table, **earlier})
+        return cls.of({**table, **earlier}, recorded=True)
 
     def table(self) -> dict[str, Any]:
         """Every field, defaults filled in, as JSON types: what RunStarted carries; `recorded` reads it back."""

@@ -76,7 +76,7 @@ def test_a_name_of_digits_stays_a_name() -> None:
         ("schedule.executions=1", "schedule.executions = 1: input should be greater than or equal to 2"),
         ("schedule.rho_min=0", "schedule.rho_min = 0: input should be greater than 0"),
         ("schedule.rho_min=1.5", "schedule.rho_min = 1.5: input should be less than or equal to 1"),
-        ("objective.weight_cap=0.5", "objective.weight_cap = 0.5: input should be greater than or equal to 1"),
+        ("objective.weight_cap=0.5", "objective.weight_cap = 0.5: must be at least 1"),
         ("optimizer.lr=nan", "optimizer.lr = nan: input should be a finite number"),
         ("run.steps=many", "run.steps = 'many': input should be a valid integer"),
         ("bus.durability=never", "bus.durability = 'never': input should be 'always' or 'laptop'"),
@@ -198,3 +198,14 @@ def test_a_run_from_before_a_key_goes_on_as_it_did() -> None:
     del table["packing"]["share_prefixes"]
     assert not Config.recorded(table).packing.share_prefixes
     assert Config.of(table).packing.share_prefixes
+
+
+def test_a_bound_that_came_later_does_not_refuse_what_a_log_carries() -> None:
+    table = Config.load(None).table()
+    table["objective"]["weight_cap"], table["optimizer"]["eps"] = 0.5, 1e-46
+    recorded = Config.recorded(table)
+    assert (recorded.objective.weight_cap, recorded.optimizer.eps) == (0.5, 1e-46)
+    assert recorded.table() == table
+    with pytest.raises(ConfigError) as refused:
+        Config.of(table)
+    assert {problem.key for problem in refused.value.problems} == {"objective.weight_cap", "optimizer.eps"}
