@@ -31,6 +31,8 @@ from services.place import Place
 from services.voice import Voice
 
 _LOG = logging.getLogger("gyre")
+_BY_THE_AGENT = (FileNotFoundError, NotADirectoryError, PermissionError)
+"""What work can make of its own folder; any other error of the system is ours, and says nothing about the policy."""
 
 
 async def serve(place: Place, bus: BusPort) -> None:
@@ -139,7 +141,8 @@ class Examiner:
         except _NothingLeft as error:
             _LOG.warning("%s: nothing to assess: %s", name, error)
             return 0.0 if reward.nothing_assessable == "placeholder" else math.nan
-        except (EvaluatorError, workspace.WorkspaceError, OSError):
+        except (EvaluatorError, workspace.WorkspaceError, OSError) as error:
+            _LOG.warning("%s: no score: %s", name, error)
             return math.nan
         return math.nan if verdict.score is None else verdict.score
 
@@ -155,7 +158,7 @@ def _preserved(outcome: Outcome, task: Task) -> bytes:
         raise _NothingLeft(outcome.detail)
     try:
         return workspace.preserve(outcome.workspace, task=task)
-    except (workspace.WorkspaceError, OSError) as error:
+    except (workspace.WorkspaceError, *_BY_THE_AGENT) as error:
         raise _NothingLeft(str(error)) from error
 
 

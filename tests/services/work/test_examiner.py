@@ -1,17 +1,22 @@
 """The examiner on the bus in memory."""
 
 import math
+import resource
 from typing import Any
 
 import pytest
 
 from gyre.proxy.tokens import MOST_ATTEMPTS, episode, execution_token
+from gyre.sandboxes.make import make_sandbox
+from gyre.tasks.folder import load_tasks
 from schemas.base import floats
 from schemas.runs import EvaluationScored, EvaluationStarted
 from schemas.training import WeightsPublished
 from services import examiner
+from services.episode import Episodes, Outcome
+from services.judges import judges_of
 from services.proxy.world import World
-from services.workspace import MOST_BYTES
+from services.workspace import MOST_BYTES, make
 from tests.core.facts import WEIGHTS, stepped
 from tests.services.work.conftest import SECRET
 
@@ -158,3 +163,27 @@ async def test_an_evaluation_that_was_begun_while_a_publication_was_under_way_me
         (said,) = await run.heard(SAID, 1)
     assert said.commit.events[0].version == 2
     assert said.commit.as_of >= before
+
+
+async def test_a_fault_of_ours_is_no_score(run: Any) -> None:
+    """No descriptor is free while the work is read: that says nothing about the policy."""
+    with_heldout(run, a="exit 0")
+    tasks = load_tasks(run.folder / "tasks/heldout")
+    sandbox = make_sandbox(run.config.sandbox, run.folder)
+    judges = judges_of(run.config, run.folder)
+    place = run.place("examiner")
+    episodes = Episodes(run.folder, run.config, {task.name: task for task in tasks}, sandbox)
+    mine = examiner.Examiner(place, run.bus, tasks, episodes, judges.designated)
+    left = make(tasks[0], episodes.box("e0-0"))
+    outcome = Outcome("completed", "agent", 0, 0.0, "", left)
+    box = episodes.box("e0-0.eval")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        score = await mine._judged("e0-0", tasks[0], outcome, box)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert math.isnan(score)
+    assert await mine._judged("e0-0", tasks[0], outcome, box) == 1.0
+    await judges.close()
+    await sandbox.close()
