@@ -16,7 +16,6 @@ from gyre.errors import GyreError
 from gyre.trainers.checkpoint import locate, prune, spare
 from gyre.trainers.port import (
     FencedOut,
-    GradientRefused,
     ReductionFailed,
     Trainer,
     UpdateSpoilt,
@@ -262,7 +261,7 @@ class Training:
             raise GyreError(f"step {state.step}: no sum is held; the step is redone by another instance of the core")
         try:
             applied = await asyncio.to_thread(self._trainer.apply, total)
-        except (GradientRefused, UpdateSpoilt) as error:  # the same sum, done again, gives the same
+        except UpdateSpoilt as error:  # of a sound sum; where that is refused, the step is redone: it may be a slip
             raise Hopeless(f"step {state.step}: {error}") from error
         sequence = desk.sequence
         saved = await asyncio.to_thread(self._trainer.save, desk.place.folder, sequence)

@@ -17,7 +17,8 @@ from bus.memory import MemoryBroker, MemoryBus, MemoryLog
 from bus.streams import Limits
 from gyre.config import Config
 from gyre.engines.scripted import ScriptedEngine, replay
-from gyre.trainers.port import Applied, UpdateSpoilt, WeightsRefused
+from gyre.trainers.optimizer import Adam, AdamSettings
+from gyre.trainers.port import Applied, GradientRefused, UpdateSpoilt, WeightsRefused
 from gyre.weights.files import FromFolder
 from schemas.envelope import Commit
 from schemas.refs import WeightsRef
@@ -242,23 +243,52 @@ class Overflowing(Slow):
         raise UpdateSpoilt("weights that are not finite")
 
 
+async def after_a_sum(desk: Desk, training: Training) -> None:
+    """The core holds the sum of step 1."""
+    for event in (
+        CellRegistered(cell=0, instance="core-a", url="", capacity=1, version=0),
+        CellJoined(step=1, cell=0, instance="core-a", version=0),
+        StreamClosed(step=1, micro_steps=0),
+        ReductionOpened(step=1, epoch=1, members=(0,), instances=("core-a",), contributions=()),
+    ):
+        await desk.say(("core",), event)
+    await desk.heard()
+    assert desk.view.ledger.reduction is not None
+    await training.take_part()
+
+
 async def test_an_update_without_numbers_is_not_said_and_ends_the_core_for_good(tmp_path: Path) -> None:
     trainer = Overflowing()
     trainer.let.set()
     async with core(tmp_path, trainer) as (desk, training):
-        for event in (
-            CellRegistered(cell=0, instance="core-a", url="", capacity=1, version=0),
-            CellJoined(step=1, cell=0, instance="core-a", version=0),
-            StreamClosed(step=1, micro_steps=0),
-            ReductionOpened(step=1, epoch=1, members=(0,), instances=("core-a",), contributions=()),
-        ):
-            await desk.say(("core",), event)
-        await desk.heard()
-        assert desk.view.ledger.reduction is not None
-        await training.take_part()
+        await after_a_sum(desk, training)
         with pytest.raises(Hopeless, match=r"^step 1: weights that are not finite$"):
             await training.step()
         said = await desk.bus.ev.last(desk.place.subject("core"))
     assert said is not None
     assert said.commit is not None
     assert not any(isinstance(event, OptimizerStepped) for event in said.commit.events)
+
+
+class Misfit(Slow):
+    """A trainer of one parameter, whose accumulator is not its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let.set()
+        self._adam = Adam({"a": torch.zeros(1)}, AdamSettings())
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        return torch.zeros(2)
+
+    def apply(self, reduced: torch.Tensor) -> Applied:
+        return self._adam.apply(reduced)
+
+
+async def test_a_sum_that_is_refused_ends_this_process_of_the_core_and_the_step_is_redone(tmp_path: Path) -> None:
+    """It need not come again: whether it does, its supervisor counts."""
+    async with core(tmp_path, Misfit()) as (desk, training):
+        await after_a_sum(desk, training)
+        with pytest.raises(GradientRefused, match="2 elements: the model has 1"):
+            await training.step()
