@@ -16,6 +16,7 @@ from typing import Protocol
 from gyre.engines.port import Engine
 from gyre.errors import GyreError
 from gyre.trainers.checkpoint import file_digest, locate
+from gyre.trainers.port import WeightsRefused
 from gyre.weights.delta import apply_delta, make_delta, read_table
 from gyre.weights.port import Give, Offered, WeightsUnavailable, WeightsUnusable, give
 from schemas.refs import WeightsRef
@@ -35,7 +36,12 @@ class Carrier(Protocol):
         ...
 
     async def fetch(self, name: str, into: Path) -> Path:
-        """Where the file lies: `into`, or its own place. WeightsUnavailable, OSError."""
+        """Where the file lies: `into`, or its own place.
+
+        Raises:
+            WeightsRefused: it will never come.
+            WeightsUnavailable, OSError: it does not come now.
+        """
         ...
 
     async def answer(self, question: bytes) -> bytes:
@@ -171,8 +177,17 @@ class Carried:
                     raise WeightsUnusable(f"what came is not the file of digest {weights.digest[:12]}")
             except (GyreError, OSError) as error:
                 log.warning("weights %s: from the run folder: %s", weights.digest[:12], error)
-                found = await asyncio.to_thread(locate, self._folder, weights)
+                found = await asyncio.to_thread(self._in_folder, weights, error)
             await asyncio.to_thread(_settle, found, came, place)
+
+    def _in_folder(self, weights: WeightsRef, error: GyreError | OSError) -> Path:
+        """What the run folder has, else the carrier's error: it may be away, and this host not see that folder."""
+        try:
+            return locate(self._folder, weights)
+        except WeightsRefused:
+            if isinstance(error, WeightsRefused) or (self._folder / weights.address).exists():
+                raise
+            raise error from None
 
 
 def whole_name(weights: WeightsRef) -> str:
@@ -229,9 +244,10 @@ class Shared:
 
     async def fetch(self, name: str, into: Path) -> Path:
         """See `Carrier`."""
-        place = (deltas(self._folder) if name.endswith(".delta") else self._folder / "weights") / name
-        if not place.is_file():
-            raise WeightsUnavailable(f"{place}: is not there")
+        delta = name.endswith(".delta")
+        place = (deltas(self._folder) if delta else self._folder / "weights") / name
+        if not place.is_file():  # a whole file lies there before the log names it, and nowhere else
+            raise (WeightsUnavailable if delta else WeightsRefused)(f"{place}: is not there")
         return place
 
     async def answer(self, question: bytes) -> bytes:

@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gyre.engines.scripted import ScriptedEngine, replay
+from gyre.errors import GyreError
 from gyre.trainers.port import WeightsRefused
 from gyre.weights.files import Carried, Carrier, FromFolder, Shared
 from gyre.weights.http_store import TOKEN, Bearer, HttpStore
@@ -153,10 +154,40 @@ async def test_what_was_offered_twice_by_two_cores_is_one(run: Run) -> None:
     await run.brought(second, 1)
 
 
-async def test_weights_that_were_never_published_are_refused(run: Run) -> None:
-    with pytest.raises(WeightsRefused, match="missing"):
+async def test_weights_that_were_never_published_are_brought_nowhere(run: Run) -> None:
+    with pytest.raises((GyreError, OSError)):
         await run.cell.bring(run.engine, WeightsRef(digest="0" * 64, size=1, address="weights/x"), 0, resume=True)
     assert run.engine.given == []
+
+
+@pytest.mark.parametrize("run", ["store", "http", "s3"], indirect=True)
+async def test_a_carrier_that_is_away_says_nothing_about_the_weights(run: Run) -> None:
+    """This host does not see the run folder: that the file is missing here is no word about it."""
+    weights, _ = await run.publish(0)
+    assert isinstance(run.core, Carried)
+    await run.core._carrier.keep(())
+    with pytest.raises((GyreError, OSError)) as away:
+        await run.cell.bring(run.engine, weights, 0, resume=True)
+    assert not isinstance(away.value, WeightsRefused)
+    await run.core.offer(weights, None)
+    await run.brought(weights, 0)
+
+
+@pytest.mark.parametrize("run", ["file", "file+delta"], indirect=True)
+async def test_what_a_run_folder_that_all_see_has_not_will_never_come(run: Run) -> None:
+    with pytest.raises(WeightsRefused):
+        await run.cell.bring(run.engine, WeightsRef(digest="0" * 64, size=1, address="weights/x"), 0, resume=True)
+
+
+@pytest.mark.parametrize("run", ["store", "http", "s3"], indirect=True)
+async def test_a_damaged_file_of_a_run_folder_that_is_seen_is_refused(run: Run) -> None:
+    weights, _ = await run.publish(0)
+    assert isinstance(run.core, Carried)
+    await run.core._carrier.keep(())
+    (run.folder / weights.address).write_bytes(b"another")
+    seeing = Carried(Stored(NamedBlobs(run.own)), run.folder, run.own, delta=False, core=False)
+    with pytest.raises(WeightsRefused, match="damaged"):
+        await seeing.bring(run.engine, weights, 0, resume=True)
 
 
 async def test_no_transport_but_these_is_asked_anything(run: Run) -> None:
