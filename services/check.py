@@ -9,7 +9,7 @@ from gyre.config import Config
 from gyre.core.plan import Plan
 from gyre.core.staleness import boundary_mean, continuous_mean, expected_mean
 from gyre.tasks.folder import Task
-from services.judges import absent_part
+from services.judges import absent_file, absent_program
 from services.preflight import preflight
 from services.setup import HELDOUT_SEED, copy_tasks, sandboxes_of
 from services.tasks.images import refuse_missing
@@ -34,7 +34,7 @@ def check_config(config: Config) -> dict[str, Any]:
             "longest_execution": _longest(train),
             "staleness": None if expected is None else round(expected, 4),
             "staleness_long_run": _long_run(plan),
-            "warnings": _warnings(config, plan),
+            "warnings": _warnings(config, plan, (*train, *heldout)),
         }
 
 
@@ -53,9 +53,9 @@ def _long_run(plan: Plan) -> float:
     return boundary_mean(plan.phi, plan.mu)
 
 
-def _warnings(config: Config, plan: Plan) -> list[str]:
+def _warnings(config: Config, plan: Plan, tasks: tuple[Task, ...]) -> list[str]:
     """What can be kept, but will hardly be meant: one line each, naming field, value and fix."""
-    return [*_harness_away(config), *_evaluator_away(config), *_idle_satellites(config, plan)]
+    return [*_harness_away(config), *_evaluator_away(config, tasks), *_idle_satellites(config, plan)]
 
 
 def _harness_away(config: Config) -> list[str]:
@@ -67,9 +67,12 @@ def _harness_away(config: Config) -> list[str]:
     return [f"harness.command = {program}: {rule}"]
 
 
-def _evaluator_away(config: Config) -> list[str]:
+def _evaluator_away(config: Config, tasks: tuple[Task, ...]) -> list[str]:
     rule = "nothing would get a valid score; install it, or give its path, where evaluators are"
-    return [f"evaluator.command = {absent}: {rule}"] if (absent := absent_part(config)) else []
+    if absent := absent_program(config, tasks):
+        return [f"evaluator.command = {absent}: {rule}"]
+    unless = "unless the work holds it, " if (absent := absent_file(config, tasks)) else ""
+    return [f"evaluator.command = {absent}: {unless}{rule}"] if absent else []
 
 
 def _idle_satellites(config: Config, plan: Plan) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,8 @@ from gyre.evaluators.port import Evaluator, EvaluatorError, Run
 from gyre.evaluators.template import Template
 from gyre.sandboxes.make import make_sandbox
 from gyre.sandboxes.port import Sandbox
+from gyre.tasks.folder import Task
+from gyre.tasks.places import grading_places
 from services.grading import Sandboxed
 
 
@@ -61,27 +64,53 @@ def check_evaluators(config: Config) -> None:
         raise EvaluatorError(f"evaluator.judge.key_env = {judge.key_env!r}: is not in this environment; {rule}")
 
 
-def absent_part(config: Config) -> str:
-    """What of `evaluator.command` this machine has not, and what it is; "" too where images would hold it.
+def absent_program(config: Config, tasks: Iterable[Task]) -> str:
+    """The program of `evaluator.command`, and that this machine has not got it; "" too where images would hold it.
 
-    The program, or a file that is plainly meant to be here: a later word that begins with ./, ../ or / and is no
-    option's value, which may be a file to write. What is named by a place (`{tests}/judge`) or relative to the
-    workspace is found out about when it is run.
+    One that is named by a place (`{tests}/judge`, /tests/judge) or relative to the workspace is found out about when
+    it is run.
     """
-    kind = config.evaluator.sandbox or config.sandbox.kind
-    if "command" not in config.evaluator.kinds or kind not in ("process", "bubblewrap"):
-        return ""
-    program, *others = Template.parse(config.evaluator.command, Path.cwd()).words
+    program = _words(config)[0]
     elsewhere = "{" in program or ("/" in program and not Path(program).is_absolute())
-    if not (elsewhere or shutil.which(program)):
-        return f"{program}: no such program here"
-    absent = next((word for before, word in pairwise([program, *others]) if _is_no_file(before, word)), "")
+    known = not program or elsewhere or _below(program, _mapped(config, tasks)) or shutil.which(program)
+    return "" if known else f"{program}: no such program here"
+
+
+def absent_file(config: Config, tasks: Iterable[Task]) -> str:
+    """A file of `evaluator.command` that seems to be meant to be here, and is not; "" too where images would hold it.
+
+    A later word that begins with ./, ../ or / and is no option's value, which may be a file to write. Whether it is
+    meant so is not certain: the command is run in the workspace.
+    """
+    mapped = _mapped(config, tasks)
+    absent = next((word for before, word in pairwise(_words(config)) if _is_no_file(before, word, mapped)), "")
     return f"{absent}: no such file here (one of the workspace is named without ./)" if absent else ""
 
 
-def _is_no_file(before: str, word: str) -> bool:
+def _kind(config: Config) -> str:
+    return config.evaluator.sandbox or config.sandbox.kind
+
+
+def _words(config: Config) -> tuple[str, ...]:
+    if "command" not in config.evaluator.kinds or _kind(config) not in ("process", "bubblewrap"):
+        return ("",)
+    return Template.parse(config.evaluator.command, Path.cwd()).words
+
+
+def _mapped(config: Config, tasks: Iterable[Task]) -> set[str]:
+    """What tests find in their sandbox, whatever this machine has there."""
+    none = Path()
+    places = (place for task in tasks for place in grading_places(task, none, none, none))
+    return {name for name, _ in places} if _kind(config) == "bubblewrap" else set()
+
+
+def _below(word: str, places: set[str]) -> bool:
+    return any(Path(word).is_relative_to(place) for place in places)
+
+
+def _is_no_file(before: str, word: str, mapped: set[str]) -> bool:
     named = word.startswith(("./", "../", "/")) and "{" not in word and not any(map(str.isspace, word))
-    return named and not before.startswith("-") and not Path(word).exists()
+    return named and not before.startswith("-") and not _below(word, mapped) and not Path(word).exists()
 
 
 def _evaluator(config: Config, kind: Kind, run: Run) -> Evaluator:

@@ -23,7 +23,7 @@ from gyre.tasks.folder import Task, load_tasks
 from gyre.tasks.sources import bring
 from schemas.rewards import RegradeStarted, RewardChange
 from services.grading import Scorer
-from services.judges import absent_part, judges_of
+from services.judges import absent_file, absent_program, judges_of
 from services.place import Place
 from services.regrading import RegradeError, Regrading, Said, Shown
 from services.source import messages
@@ -99,7 +99,10 @@ def _tasks(place: Place, wish: Wish) -> Iterator[tuple[Task, ...]]:
 
 async def _regraded(place: Place, bus: BusPort, wish: Wish, shown: Shown, tasks: tuple[Task, ...]) -> Report:
     config = _config(place.config, wish)
-    if absent := absent_part(config):
+    absent = absent_program(config, tasks)
+    if config.evaluator.command != place.config.evaluator.command:  # the run's own graded: its files are somewhere
+        absent = absent or absent_file(config, tasks)
+    if absent:
         named = "evaluator.command" if wish.command is None else "--evaluator"
         raise RegradeError(f"{named} {absent}; install it, or give its path")
     judges = judges_of(config, place.folder)

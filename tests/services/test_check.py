@@ -73,6 +73,7 @@ def test_an_evaluator_that_this_machine_has_not_is_warned_of(command: str, warne
 def test_a_script_of_the_evaluator_that_this_machine_has_not_is_warned_of() -> None:
     found = str(_checked("evaluator.kind=command", "evaluator.command=sh ./nope.sh {tests}")["warnings"])
     assert "evaluator.command = ./nope.sh: no such file here" in found
+    assert "unless the work holds it, nothing would get a valid score" in found
 
 
 def test_the_warning_names_field_value_and_fix(tmp_path: Path) -> None:

@@ -22,8 +22,10 @@ from schemas.rewards import (
 from services.regrade import Report, Wish, regrade
 from services.regrading import RegradeError
 from services.workspace import preserve
+from tests.sandboxes.stand import lacking
 
 SAID = "ev.r.evaluator.regrade.>"
+WHY = lacking("bubblewrap")
 
 
 class Graded:
@@ -243,6 +245,32 @@ async def test_a_command_of_the_workspace_or_the_tests_is_not_looked_for_here(gr
     report = await graded.regrade(command="{tests}/nowhere")
     assert report.found == {"x0-0": None}
     assert "nowhere" in report.reasons["x0-0"]
+
+
+@pytest.mark.parametrize("command", ["sh ./out", "sh ./out /no/such/place"])
+async def test_the_command_that_graded_the_run_is_looked_for_only_where_it_runs(
+    graded: Graded, run: Any, command: str
+) -> None:
+    run.task("job", "exit 1")
+    run.configure(evaluator={"kind": "command", "command": command})
+    await graded.group(1)
+    await graded.execution(0, "exit 0", 0.0)
+    assert (await graded.regrade()).found == {"x0-0": 1.0}
+
+
+@pytest.mark.skipif(bool(WHY), reason=WHY)
+async def test_what_only_the_sandbox_has_is_not_looked_for_here(graded: Graded, run: Any) -> None:
+    run.task("job", "exit 1")
+    run.named("job", "/workplace")
+    run.configure(sandbox={"kind": "bubblewrap"}, reward={"attempts": 1})
+    await graded.group(1)
+    await graded.execution(0, "exit 0", 0.0)
+    assert (await graded.regrade(command="sh /workplace/out")).found == {"x0-0": 1.0}
+    report = await graded.regrade(command="/workplace/out")
+    assert report.found == {"x0-0": None}
+    assert "/workplace/out" in report.reasons["x0-0"]
+    with pytest.raises(RegradeError, match="--evaluator /workplaces/out: no such program here"):
+        await graded.regrade(command="/workplaces/out")
 
 
 async def test_what_a_live_run_has_not_settled_is_left_alone(graded: Graded, run: Any) -> None:
