@@ -6,13 +6,14 @@ import fcntl
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from bus import subjects
 from bus.archive import export_run
+from bus.credentials import server_of
 from bus.errors import BusError
 from bus.jetstream import Bus
 from bus.log import BusPort
@@ -25,7 +26,9 @@ from schemas.runs import RunStarted
 from services.check import expected_staleness
 from services.exits import Interrupted, RunFull
 from services.place import Note, named, new_instance, started
+from services.presence import alive
 from services.setup import Opened, asked_bytes, open_run, opening, reopen_run
+from services.starting import start
 from services.supervisor import Supervisor
 from services.views.display import Display
 
@@ -112,12 +115,29 @@ async def _followed(opened: Opened) -> dict[str, Any]:
                 f"run {opened.run}: stopped before its end; `gyre resume {named(opened.folder)}` goes on from its log"
             )
         archive = opened.folder / f"{opened.run}.jsonl.zst"
-        await export_run(opened.url, opened.run, opened.folder, archive)
+        async with _served(opened) as url:
+            await export_run(url, opened.run, opened.folder, archive)
         if config.analytics.sink:
             await _add_columns(archive, opened.folder)
         return summary(opened.run, begin, watch.progress, archive)
     finally:
         await bus.close()
+
+
+@asynccontextmanager
+async def _served(opened: Opened) -> AsyncIterator[str]:
+    """Where the log of a run that has ended is read. Its server may have ended with it, or its start been given up."""
+    server = opened.server
+    if server is None:
+        yield opened.url
+    elif alive(server.pid):
+        yield server.url
+    else:
+        another = server_of(opened.folder, opened.run, server.sync)
+        try:
+            yield (await start(another)).url
+        finally:
+            await asyncio.to_thread(another.stop)
 
 
 async def _add_columns(archive: Path, folder: Path) -> None:

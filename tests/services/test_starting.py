@@ -11,9 +11,12 @@ import orjson
 import pytest
 
 from bus.errors import Denied
-from bus.server import NatsServer
+from bus.jetstream import Bus
+from bus.server import NatsServer, binary
 from gyre.config import Config
+from schemas.runs import RunFinished
 from services.importing import bring
+from services.place import Place
 from services.setup import open_run, reopen_run
 from services.supervisor import Supervisor
 from services.train import follow
@@ -73,6 +76,58 @@ async def test_a_run_whose_server_is_started_again(tmp_path: Path, monkeypatch: 
     server.kill()
     keeping = Supervisor(tmp_path, Config(), server)._keep_server(server)
     await ended(keeping, tmp_path, SlowServer(tmp_path, monkeypatch))
+
+
+async def kept(*_: object) -> None:
+    """Of a process that is none of what is tested."""
+
+
+async def test_a_disk_that_fills_up_while_the_server_starts_again_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Supervisor, "_keep", kept)
+    server = NatsServer(tmp_path / "nats").start()
+    server.kill()
+    slow, made = SlowServer(tmp_path, monkeypatch), Supervisor(tmp_path, Config(), server)
+    running = asyncio.ensure_future(made.run(lambda: False))
+    await asyncio.to_thread(slow.until_waited_for)
+    pid = orjson.loads((tmp_path / "nats/server.json").read_bytes())["pid"]
+    monkeypatch.setattr("services.supervisor.LEAST_FREE_BYTES", 1 << 60)
+    try:
+        await asyncio.wait_for(running, 30)
+    finally:
+        left = alive(pid)
+    assert (made.full, left) == (True, False)
+    assert "MiB free" in made.fatal
+
+
+async def test_a_run_that_was_finished_when_its_server_ended_is_kept_as_an_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when it starts again while the run ends: that start is given up for good."""
+    opened = await open_run(config(tmp_path))
+    server = opened.server
+    assert server is not None
+    bus = await Bus.connect(opened.url, opened.run, "scheduler", "scheduler", opened.folder)
+    place = Place("scheduler", "scheduler", opened.run, opened.folder, opened.url, Config())
+    said = place.commit((RunFinished(steps=0, dispatched=0, launched=0, terminated=0),), as_of=0, correlation="tried")
+    await bus.ev.append(place.subject("run"), said)
+    await bus.close()
+
+    async def stop(made: Supervisor) -> None:
+        await asyncio.to_thread(server.kill)
+        slow = SlowServer(tmp_path, monkeypatch)
+        starting = asyncio.ensure_future(made._keep_server(server))
+        await asyncio.to_thread(slow.until_waited_for)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        monkeypatch.setattr("bus.server.binary", binary)
+
+    monkeypatch.setattr(Supervisor, "_keep", kept)
+    monkeypatch.setattr(Supervisor, "_stop", stop)
+    summed = await follow(opened)
+    assert Path(summed["archive"]).is_file()
+    assert NatsServer(opened.folder / "nats")._find() is None
 
 
 async def test_a_run_whose_supervisor_cannot_connect_ends_with_its_server(tmp_path: Path) -> None:
