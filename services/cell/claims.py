@@ -29,13 +29,22 @@ log = logging.getLogger("gyre")
 CLAIM_WAIT_SECONDS = 0.3
 _UNREADABLE_SECONDS = 1.0
 _UNREADABLE_TRIES = 30
-"""Of one entry, at one cell: what is late, or legible to another cell, has gone on by then."""
+"""Of one entry, at one cell, while nothing but it is waited for: what is late, or legible to another, has gone on."""
 Drop = Callable[[int, str, bool], Awaitable[None]]
 """Discards the contribution to a step, and says why, and whether what is in hand broke."""
 
 
 class UnreadableWork(GyreError):
-    """What the log or a blob holds of a micro-step cannot be read here, or not yet."""
+    """What the log or a blob holds of a micro-step cannot be read here, or not yet.
+
+    Args:
+        why: in one line.
+        micro_step: which one it is a reissue of, where that is known.
+    """
+
+    def __init__(self, why: str, micro_step: int | None = None) -> None:
+        super().__init__(why)
+        self.micro_step = micro_step
 
 
 class Claims:
@@ -45,8 +54,6 @@ class Claims:
         """Nothing is claimed."""
         self._desk, self._trainer, self._drop = desk, trainer, drop
         self._queue = desk.bus.queue("step")
-        self._unread: Counter[int] = Counter()
-        """Sequence of an entry -> how often it could not be read here."""
         self.forget()
 
     def forget(self) -> None:
@@ -55,6 +62,7 @@ class Claims:
         self._works: dict[int, MicroStepEnqueued] = {}
         self._busy = 0.0  # seconds of work that belong to no completion yet
         self._since: float | None = None  # when the trainer began to be busy
+        self._unread: Counter[int] = Counter()  # sequence of an entry -> how often it was missed and not read here
         self._desk.held = replace(self._desk.held, in_hand={}, moving=False)
 
     async def claim(self) -> None:
@@ -91,21 +99,30 @@ class Claims:
         await self._collect(self._stream.drain)
 
     async def _give_back(self, delivery: Delivery, unreadable: UnreadableWork) -> None:
-        """Acknowledged, nobody would ever come for it again; what nobody can read must not be tried for ever either."""
-        sequence = delivery.stored.sequence
-        self._unread[sequence] += 1
+        """Acknowledged, nobody would ever come for it again; what nobody can read must not be tried for ever either.
+
+        A message that no model accepts is no micro-step: once the closed stream is whole without it, it is over.
+        """
+        sequence, state = delivery.stored.sequence, self._desk.view.ledger
+        slot = state.slots.get(unreadable.micro_step) if unreadable.micro_step is not None else None
+        if slot is None and len(state.slots) == state.total:
+            await delivery.term(f"no micro-step of step {state.step}: {unreadable}")
+            return
+        if sequence not in self._unread:
+            log.warning("work of the queue is given back: %s", unreadable)
+        missed = slot.status == "ready" if slot is not None else state.total is not None
+        busy = any(each.status == "claimed" for each in state.slots.values())
+        self._unread[sequence] += missed and not busy
         await delivery.nak(_UNREADABLE_SECONDS)
         if self._unread[sequence] >= _UNREADABLE_TRIES:
-            step = self._desk.view.ledger.step
-            raise Hopeless(f"step {step}: a micro-step cannot be read: {unreadable}") from unreadable
-        log.warning("work of the queue is given back: %s", unreadable)
+            raise Hopeless(f"step {state.step}: a micro-step cannot be read: {unreadable}") from unreadable
 
     async def _work_of(self, delivery: Delivery) -> MicroStepEnqueued | None:
         """The micro-step's rows, if it is of this step; what is of another one is over. Raises UnreadableWork."""
         step = self._desk.view.ledger.step
         event = _said(delivery.stored, delivery.stored.sequence)
         if isinstance(event, MicroStepReissued) and event.step == step:
-            event = _said(await self._desk.bus.ev.get(event.enqueued), event.enqueued)
+            event = _said(await self._desk.bus.ev.get(event.enqueued), event.enqueued, event.micro_step)
         return event if isinstance(event, MicroStepEnqueued) and event.step == step else None
 
     async def _claimed(self, delivery: Delivery, work: MicroStepEnqueued) -> int | None:
@@ -194,10 +211,10 @@ class Claims:
         return subjects.micro_step(self._desk.place.run, work.step, work.micro_step)
 
 
-def _said(stored: Stored | None, sequence: int) -> Event:
+def _said(stored: Stored | None, sequence: int, micro_step: int | None = None) -> Event:
     if stored is None or stored.commit is None:
         why = stored.reason if stored else "it is not there"
-        raise UnreadableWork(f"sequence {sequence}: {why}")
+        raise UnreadableWork(f"sequence {sequence}: {why}", micro_step)
     return stored.commit.events[0]
 
 
