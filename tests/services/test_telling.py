@@ -29,9 +29,7 @@ def test_a_total_that_is_known_from_the_start_is_said_with_each() -> None:
     assert page.getvalue() == "reading the log: 50 of 100\n"
 
 
-def test_what_is_done_at_once_says_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for terminal in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # either takes any file for one
-        monkeypatch.delenv(terminal, raising=False)
+def test_what_is_done_at_once_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with telling("scoring") as shown:
         shown(1, 1)
     assert capsys.readouterr().err == ""
@@ -41,7 +39,6 @@ def test_what_is_under_way_is_text_beside_a_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
     monkeypatch.setitem(os.environ, "COLUMNS", "120")
     with telling("images") as shown:
         shown(1, 2, "step [1/2]\x1b[31m")
