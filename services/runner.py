@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 
 from bus import subjects
-from bus.errors import Conflict
+from bus.errors import Conflict, Denied
 from bus.log import BusPort, Delivery, Expect, Stored
 from gyre.config import Config
 from gyre.proxy.tokens import token_digest
@@ -39,6 +39,7 @@ from services.voice import Voice
 
 LOG = logging.getLogger(__name__)
 _LAUNCHED_BEFORE = "CALL holds records of an earlier launch, which a power cut took from EV"
+_DEAF = "executions whose launch a power cut took from EV are not told, until the server has its users written anew"
 
 
 @dataclass(slots=True)
@@ -85,6 +86,8 @@ class Runner:
         """Executions in hand; set when one is done."""
         self._others: dict[str, str] = {}
         """Execution that is not ended -> the other runner that launched it."""
+        self._deaf = False
+        """Whether the server does not let this user read CALL."""
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -204,8 +207,15 @@ class Runner:
 
         Without a state to assess it trains nothing, whatever records its tree is built of.
         """
-        torn = self._place.config.bus.durability == "laptop"  # under "always" nothing acknowledged is ever lost
-        return torn and await last_record(self._bus, execution) > 0
+        if self._deaf or self._place.config.bus.durability != "laptop":  # under "always" nothing acknowledged is lost
+            return False
+        try:
+            return await last_record(self._bus, execution) > 0
+        except Denied as error:  # users of an earlier gyre, whose runner had no need to
+            if not self._deaf:
+                LOG.warning("%s: %s", _DEAF, error)
+            self._deaf = True
+            return False
 
     async def _terminate(self, terminated: ExecutionTerminated, launched: int) -> None:
         """Said at most once; somebody who said it first was right."""

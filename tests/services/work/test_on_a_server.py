@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from bus import users
+from bus.credentials import server_of
 from bus.jetstream import Bus
 from bus.server import NatsServer
 from bus.streams import Limits
@@ -20,6 +22,7 @@ from schemas.envelope import Event
 from schemas.refs import WeightsRef
 from schemas.rewards import RewardAssigned
 from schemas.runs import RunStarted
+from services import runner
 from services.place import Note, Place
 
 SCRIPT = 'case $HOME in *x0-0*|*x0-1*) setsid sleep 300 & touch up; sleep 300;; esac; touch "done"'
@@ -115,3 +118,33 @@ async def say(bus: Bus, config: Config, execution: str, word: str, event: Event)
     scheduler = Place("scheduler", "tester", "r", Path(), "", config)
     commit = scheduler.commit((event,), as_of=0, correlation=execution)
     await bus.ev.append(scheduler.subject("execution", execution, word), commit)
+
+
+async def test_a_runner_that_may_not_read_what_was_recorded_works_as_it_did_before(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server has the users of an earlier gyre, whose runners read EV alone."""
+    monkeypatch.setattr(users, "_READ_CALL", users._READ_CALL - {"runner"})
+    server = server_of(tmp_path, "r", "laptop").start()
+    run.configure(bus={"durability": "laptop"})
+    run.task("job")
+    run.harness("echo ran >out")
+    names = ("x0-0", "x0-1")
+    try:
+        bus = await Bus.connect(server.url, "r", "importer", "one", tmp_path, create=True, sync="laptop")
+        own = await Bus.connect(server.url, "r", "runner", "runner-1", tmp_path, sync="laptop")
+        serving = asyncio.ensure_future(runner.serve(run.place("runner", "runner-1"), own))
+        for name in names:
+            entry = ExecutionDispatched(execution=name, group="g0", task="job", index=0, version=0, seed=1)
+            await say(bus, run.config, name, "dispatched", entry)
+            await say(bus, run.config, name, "granted", LaunchGranted(execution=name))
+        ends = await heard(bus, ENDS, len(names))
+        serving.cancel()
+        await asyncio.wait({serving})
+        await own.close()
+        await bus.close()
+    finally:
+        server.stop()
+    assert {end.reason for end in ends if isinstance(end, ExecutionTerminated)} == {"completed"}
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "services.runner"]
+    assert "until the server has its users written anew: subject $JS.API.DIRECT.GET.CALL_r: user runner" in warning
