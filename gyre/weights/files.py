@@ -177,17 +177,22 @@ class Carried:
                     raise WeightsUnusable(f"what came is not the file of digest {weights.digest[:12]}")
             except (GyreError, OSError) as error:
                 log.warning("weights %s: from the run folder: %s", weights.digest[:12], error)
-                found = await asyncio.to_thread(self._in_folder, weights, error)
+                found = await asyncio.to_thread(in_folder, self._folder, weights, error)
             await asyncio.to_thread(_settle, found, came, place)
 
-    def _in_folder(self, weights: WeightsRef, error: GyreError | OSError) -> Path:
-        """What the run folder has, else the carrier's error: it may be away, and this host not see that folder."""
-        try:
-            return locate(self._folder, weights)
-        except WeightsRefused:
-            if isinstance(error, WeightsRefused) or (self._folder / weights.address).exists():
-                raise
-            raise error from None
+
+def in_folder(folder: Path, weights: WeightsRef, error: Exception) -> Path:
+    """What the run folder has, else `error`, for which they came no other way: this host may not see that folder.
+
+    Raises:
+        WeightsRefused: they are damaged there, or that is what the error says.
+    """
+    try:
+        return locate(folder, weights)
+    except WeightsRefused:
+        if isinstance(error, WeightsRefused) or (folder / weights.address).exists():
+            raise
+        raise error from None
 
 
 def whole_name(weights: WeightsRef) -> str:

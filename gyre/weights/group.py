@@ -15,6 +15,7 @@ from gyre.engines.port import Engine, EngineUnavailable
 from gyre.engines.sglang.group import Group, receive
 from gyre.errors import GyreError
 from gyre.trainers.checkpoint import locate
+from gyre.weights.files import in_folder
 from gyre.weights.group_sender import send
 from gyre.weights.port import Ask, Offered, WeightsUnusable, give
 from gyre.weights.sending import received
@@ -58,8 +59,9 @@ class Grouped:
     async def bring(self, engine: Engine, weights: WeightsRef, version: int, *, resume: bool) -> None:
         """See `Weights`."""
         send = partial(receive, partial(self._meet, weights))
-        if not await received(engine, send, version, "a group"):
-            await give(engine, await asyncio.to_thread(locate, self._folder, weights), version, resume=resume)
+        error = await received(engine, send, version, "a group")
+        if error is not None:
+            await give(engine, await asyncio.to_thread(in_folder, self._folder, weights, error), version, resume=resume)
 
     async def answer(self, question: bytes) -> bytes:
         """See `Weights`: a sender waits for the server."""

@@ -11,8 +11,8 @@ from gyre.weights.port import WeightsUnusable
 log = logging.getLogger("gyre")
 
 
-async def received(engine: Engine, send: Send, version: int, way: str) -> bool:
-    """Whether the engine holds a version now; if not, it serves nothing that is half of it, and is to have the file.
+async def received(engine: Engine, send: Send, version: int, way: str) -> Exception | None:
+    """None: the engine holds a version now. Else why not: it serves nothing that is half of it, and needs the file.
 
     Args:
         engine: that of the cell.
@@ -30,5 +30,5 @@ async def received(engine: Engine, send: Send, version: int, way: str) -> bool:
         await engine.receive(send, version)
     except (EngineError, GyreError, OSError) as error:
         log.warning("version %d does not come by %s: %s; the file is loaded", version, way, error)
-        return False
-    return True
+        return error
+    return None

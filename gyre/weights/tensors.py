@@ -16,7 +16,7 @@ from gyre.weights.sending import received
 
 async def give_tensors(engine: Engine, file: Path, version: int, *, resume: bool) -> None:
     """A `Give`: by tensors, or by the file where that breaks off. Raises WeightsUnusable, EngineError."""
-    if not await received(engine, partial(_send, file), version, "tensors"):
+    if await received(engine, partial(_send, file), version, "tensors") is not None:
         await give(engine, file, version, resume=resume)
 
 

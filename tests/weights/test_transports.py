@@ -12,10 +12,15 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from gyre.engines.port import EngineUnavailable
 from gyre.engines.scripted import ScriptedEngine, replay
+from gyre.engines.sglang.engine import SglangEngine
+from gyre.engines.sglang.server import RunningServer
 from gyre.errors import GyreError
+from gyre.models.load import NANO
 from gyre.trainers.port import WeightsRefused
 from gyre.weights.files import Carried, Carrier, FromFolder, Shared
+from gyre.weights.group import Grouped
 from gyre.weights.http_store import TOKEN, Bearer, HttpStore
 from gyre.weights.port import Weights, WeightsUnavailable, WeightsUnusable
 from gyre.weights.s3 import s3_store
@@ -309,3 +314,17 @@ async def test_a_store_that_refuses_says_so(monkeypatch: pytest.MonkeyPatch, tmp
     with pytest.raises(WeightsUnavailable, match="Connect"):
         await store.fetch("name", tmp_path / "into")
     await store.close()
+
+
+async def test_a_group_that_does_not_come_about_says_nothing_about_the_weights(tmp_path: Path) -> None:
+    """Its server is away, and this host does not see the run folder."""
+    weights = saved({"a": ("F32", (1,), bytes(4))}, tmp_path / "run")
+
+    async def nobody(_: bytes) -> bytes:
+        raise WeightsUnavailable("no core is known yet")
+
+    engine = SglangEngine(RunningServer("http://127.0.0.1:9"), NANO)
+    cell = Grouped(tmp_path / "unseen", "cell", nobody, "127.0.0.1", "gloo")
+    with pytest.raises(EngineUnavailable):
+        await cell.bring(engine, weights, 0, resume=True)
+    await engine.close()
