@@ -125,9 +125,26 @@ class Plugin:
         sys.stderr = sys.__stderr__
         self._speaker.begin()
         yield
-        known, unknown = parser.parse_known_and_unknown_args(list(args))
-        dropped = {*unknown, "--strict-config", *(each for each in known.file_or_dir if each not in self._paths)}
-        args[:] = [each for each in args if each not in dropped]
+        args[:] = self._of_use(parser, [each for each in args if each != "--strict-config"])
+
+    def _of_use(self, parser: Any, args: list[str]) -> list[str]:
+        """Without each that can be left out and pytest's own options stay the same: all that plug-ins read, and paths.
+
+        One by one, as the number that one option has may be another's too, until what stood behind one is gone as well.
+        """
+
+        def said(args: list[str]) -> dict[str, Any]:
+            known, _ = parser.parse_known_and_unknown_args(list(args))
+            return {key: value for key, value in vars(known).items() if key != "file_or_dir"}
+
+        wanted, before = said(args), len(args) + 1
+        while len(args) < before:
+            before = len(args)
+            for place in range(before - 1, -1, -1):
+                fewer = args[:place] + args[place + 1 :]
+                with suppress(sys.modules["pytest"].UsageError):  # what is left stands for nothing
+                    args = fewer if args[place] not in self._paths and said(fewer) == wanted else args
+        return args
 
     def pytest_configure(self, config: Any) -> None:
         """The canaries are tests, whatever functions the configuration calls so."""
