@@ -47,7 +47,7 @@ class Expected:
     twins: bool = True
     """Whether a test counts only where its twin, which asks for something else, fails."""
     known: dict[str, list[str]] = field(default_factory=dict)
-    """Functions of tests, by their file, that the agent may read as they stand: without twins, which it could tell."""
+    """Functions of tests, by their file, that the agent may read: without twins that would tell it of others."""
     guarded: tuple[str, ...] = GUARDED
     """Names of files that are removed wherever the work has them."""
 

@@ -28,6 +28,8 @@ class Laid:
         """{test: how many results it has for certain} of files whose tests are not named."""
         self._unlike: set[str] = set()
         """Files whose twins may leave behind something else than their tests."""
+        self._shown: set[tuple[str, str]] = set()
+        """(file, function) with a twin though the agent may read the test as it stands."""
         self._encodings: dict[str, str] = {}
         self.skips = self._skipped_by_all = False
         for path in sorted(top.rglob("*.py")):
@@ -35,10 +37,12 @@ class Laid:
         if self._skipped_by_all or wanted["config"]:
             self.sure = {}
         self._find_unlike()
+        self._alone = self._standing_alone()
+        self._leave_what_would_tell()
+        self._without = self._names_without()
+        self._longer = {name for made in self.twins.values() for name in made.listed} & self._without
         self.runs = 2 if self.twins else 1
         self._all = secrets.randbelow(self.runs)
-        self._without = {name for made in self.twins.values() for name in (*bare(made.exempt), *made.made)}
-        self._alone = self._standing_alone()
         self._turned = self._drawn()
 
     def _read(self, path: Path, wanted: dict[str, Any]) -> None:
@@ -52,7 +56,13 @@ class Laid:
     def _understand(self, name: str, text: str, wanted: dict[str, Any]) -> None:
         is_tests = name in self.files
         known = wanted["known"].get(name, ())
-        made = twins.Twin(text, not is_tests or wanted["runner"] == "unittest", known)
+        methods_only = not is_tests or wanted["runner"] == "unittest"
+        made = twins.Twin(text, methods_only, known)
+        shown = shown_by(known, wanted["must_pass"])
+        if shown:
+            more = twins.Twin(text, methods_only, set(known) - shown)
+            made = more if more.leaves_alike else made
+            self._shown |= {(name, each) for each in shown & made.turned}
         if is_tests and wanted["count"] and not made.makes_more:
             sure = certain.certain(made.module, made.source, wanted["runner"])
             self.sure.update({f"{name}::{test}": results for test, results in sure.items()})
@@ -70,13 +80,32 @@ class Laid:
         inherited = {stem(name) for name in self._unlike if self.twins[name].turned}
         self._unlike |= {name for name, names in named.items() if names & inherited}
 
+    def _leave_what_would_tell(self) -> None:
+        """No twins of tests that the agent may read, where one would tell it in which run those of others are.
+
+        All of a file may be in one run, or all of a name. Drawn by itself, such a twin tells of nothing but its test.
+        """
+        turned = [each.rpartition(".")[2] for made in self.twins.values() for each in made.turned]
+        without = self._names_without()
+        for file, name in self._shown:
+            last = name.rpartition(".")[2]
+            shared = (file, name) not in self._alone and (turned.count(last) > 1 or last in without)
+            if file in self._unlike or shared:
+                self.twins[file].turned.discard(name)
+                self.twins[file].exempt.add(name)
+
+    def _names_without(self) -> set[str]:
+        """Names of tests that have no twins, without those of their classes."""
+        return {name for made in self.twins.values() for name in (*bare(made.exempt), *made.made)}
+
     def _drawn(self) -> dict[tuple[str, str], int]:
         """{(file, function of tests): the run in which its twins are}.
 
         In one run where a twin may leave behind something else than its test, which others of its file may need. One
-        for all of a name where some may be reported in the place of another: they are inherited, or made by code.
+        for all of a name where some may be reported in the place of another: they are inherited, or made by code; and
+        that run where one of them has no twin, since it may be that one.
         """
-        together = bare(name for file in self._unlike for name in self.twins[file].turned)
+        together = bare(name for file in self._unlike for name in self.twins[file].turned) | self._without
         by_name: dict[str, int] = {}
         drawn: dict[tuple[str, str], int] = {}
         for file, made in self.twins.items():
@@ -134,11 +163,14 @@ class Laid:
 
     def _elsewhere(self, file: str, function: str) -> tuple[tuple[str, str] | None, bool]:
         """The same of one that does not stand where it was reported: it is inherited, or was made by code."""
-        last = function.rpartition(".")[2]
+        own, last = self.twins[file], function.rpartition(".")[2]
+        heir = own.inherits(function)
+        if heir:
+            return ((file, heir), False) if heir in own.turned else (None, True)
         turned = bare(each for made in self.twins.values() for each in made.turned)
-        if named_after(last, turned | self._without) in self._without:  # it may be that one
+        if last in self._without or named_after(last, turned | self._longer) in self._longer:  # it may be that one
             return None, True
-        own, others = self.twins[file], [name for name in self.twins if name != file]
+        others = [name for name in self.twins if name != file]
         found = self._inherited(function, [file], named_after)
         if found or own.makes_more or function.partition(".")[0] in own.made:
             return found, not found
@@ -166,6 +198,13 @@ class Laid:
 def bare(names: Iterable[str]) -> set[str]:
     """Names of functions without those of their classes."""
     return {name.rpartition(".")[2] for name in names}
+
+
+def shown_by(known: Iterable[str], must_pass: Iterable[str]) -> set[str]:
+    """Those of the functions that the agent may read which tests that have to pass may be, here or inherited."""
+    lasts = bare(known)
+    wanted = {named_after(name.partition("[")[0].rpartition("::")[2], lasts) for name in must_pass}
+    return {name for name in known if name.rpartition(".")[2] in wanted}
 
 
 def named_after(function: str, known: set[str]) -> str:

@@ -45,8 +45,12 @@ MAKERS = ("setattr", "delattr", "exec", "eval", "globals", "locals", "vars")
 """Functions by which a file may make tests that do not stand in it."""
 UNLIKELY = ("BufferError", "FloatingPointError", "ReferenceError")
 """Exceptions that hardly any code raises."""
-MADE = (ast.Attribute, ast.Call, ast.Lambda, ast.Name)
+MADE = (ast.Attribute, ast.BoolOp, ast.Call, ast.IfExp, ast.Lambda, ast.Name, ast.Subscript)
 """What gives a name to a test that stands nowhere as a function of that name."""
+LISTING = ("parameterized", "expand", "data", "file_data")
+"""In names of decorators that make several tests of one and add to its name."""
+BARE = ("object", "TestCase", "IsolatedAsyncioTestCase")
+"""Classes that have no tests."""
 LEAVES = (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
 """Behind a statement with one of these nothing is reached for certain."""
 
@@ -68,6 +72,8 @@ class Twin:
         """Names of those that were left as they are."""
         self.made: set[str] = set()
         """Names (without their classes') of tests, and of classes, that its code makes: none of them has a twin."""
+        self.listed: set[str] = set()
+        """Names (without their classes') of functions that a decorator makes several tests of, by longer names."""
         self.leaves_alike = True
         """Whether each twin does all that its test does but for failing, as far as its text says."""
         self.makes_more = False
@@ -89,12 +95,36 @@ class Twin:
             self.makes_more = True
             return
         self._edits = sorted(self._found(methods_only, known), reverse=True)
-        self.made = {name for node in _outside_tests(self.module) for name in _made(node)}
+        self.made = {*_named_at(self.module), *_in_functions(self.module)}
+        self.listed = {
+            node.name
+            for node in ast.walk(self.module)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(map(_lists, node.decorator_list))
+        }
         self.decorated = {
             node.name for node in ast.walk(self.module) if isinstance(node, ast.ClassDef) and node.decorator_list
         }
         self.makes_more = any(map(_makes_tests, _outside_tests(self.module)))
         self.names = {name for node in ast.walk(self.module) for name in _spoken(node)}
+
+    def inherits(self, function: str) -> str:
+        """The function, of another class of this file, that one is which its class has not; empty: not for certain."""
+        owner, _, last = function.rpartition(".")
+        classes = [node for node in self.module.body if isinstance(node, ast.ClassDef)]
+        known = {node.name: node for node in classes if [each.name for each in classes].count(node.name) == 1}
+        found, queue, seen = set(), [owner], set()
+        while queue:
+            name = queue.pop()
+            if name not in known or last in self.made:
+                return ""
+            seen.add(name)
+            if f"{name}.{last}" in self.turned | self.exempt:
+                found.add(f"{name}.{last}")
+            bases = [self.source(each) for each in known[name].bases]
+            queue += [
+                each for each in bases if each not in seen and (each in known or each.rpartition(".")[2] not in BARE)
+            ]
+        return found.pop() if len(found) == 1 else ""
 
     def text(self, turned: Container[str]) -> str:
         """The file with the twins of these functions in their places."""
@@ -250,16 +280,54 @@ def _makes_tests(node: ast.AST) -> bool:
     return getattr(node, "name", "") in ("load_tests", "pytest_generate_tests")
 
 
-def _made(node: ast.AST) -> Iterator[str]:
-    """Names of tests, and of classes of tests, that this makes where it stands outside of tests."""
-    if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, MADE):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names = [getattr(each, "id", getattr(each, "attr", "")) for target in targets for each in ast.walk(target)]
-        more = getattr(node.value, "attr", getattr(node.value, "id", "")) + "_"  # by such a name its twin is found
-        yield from (name for name in names if name.startswith(("test", "Test")) and not name.startswith(more))
-    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):  # returns the class, and that gets another name
-        classes = (each for each in ast.walk(node) if isinstance(each, ast.ClassDef))
-        yield from (function.name for each in classes for function, _ in each_test(each.body))
+def _lists(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return any(getattr(node, "attr", getattr(node, "id", "")) in LISTING for node in ast.walk(called))
+
+
+def _named_at(node: ast.AST) -> Iterator[str]:
+    """Names of tests, and of classes of tests, that a module and its classes give to what may be one.
+
+    What a function gives such a name is no test: a `setUp` keeps `self.test_data`.
+    """
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from _given(child)
+            yield from _named_at(child)
+
+
+def _given(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Assign):
+        for each in node.targets:
+            yield from _of_tests(each, node.value)
+    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+        yield from _of_tests(node.target, node.value)
+    elif isinstance(node, ast.For):
+        yield from _of_tests(node.target, None)
+
+
+def _of_tests(target: ast.expr, value: ast.expr | None) -> Iterator[str]:
+    """Those of the names in a target that may be of tests: not where it is plain data. None: it is not said."""
+    several, values = getattr(target, "elts", []), getattr(value, "elts", [])
+    if several and len(several) == len(values):
+        for one, its in zip(several, values):  # noqa: B905 - older Pythons than ours have no `strict`
+            yield from _of_tests(one, its)
+    elif several:
+        for one in several:
+            yield from _of_tests(one, None)
+    elif value is None or isinstance(value, MADE):
+        name = getattr(target, "id", getattr(target, "attr", ""))
+        more = getattr(value, "attr", getattr(value, "id", "")) + "_"  # by such a name its twin is found
+        if name.startswith(("test", "Test")) and not name.startswith(more):
+            yield name
+
+
+def _in_functions(module: ast.Module) -> Iterator[str]:
+    """Tests of classes that a function makes: it returns the class, and that gets another name."""
+    for node in _outside_tests(module):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            classes = (each for each in ast.walk(node) if isinstance(each, ast.ClassDef))
+            yield from (function.name for each in classes for function, _ in each_test(each.body))
 
 
 def _spoken(node: ast.AST) -> Iterator[str]:
